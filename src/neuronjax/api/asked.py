@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from neuronjax.api.calls import asked_about
 from neuronjax.api.jit import Emulated, jit
@@ -27,7 +26,7 @@ from neuronjax.diagnostics.kernel_limits import is_kernel
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import stages
 from neuronjax.execution.captured import CapturedProgram
-from neuronjax.execution.transformations import is_key, split_complex
+from neuronjax.execution.transformations import plain_arrays
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
@@ -201,11 +200,8 @@ def own_setting(item: Askable) -> dict[str, Any]:
 def shared_setting(
     several: Sequence[Askable], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the common target and policy of several functions or programs.
-
-    Args:
-        several: the functions or programs.
-        given: the caller's keyword arguments for target and policy, in this order.
+    """Return the common target and policy of several functions or programs. `given` has
+    the caller's keyword arguments for target and policy, in this order.
 
     Raises:
         InvalidProgramError: targets or policies differ, and `given` does not say which.
@@ -239,8 +235,7 @@ def _name(setting: Any) -> str:
 
 
 def arrays_of(captured: CapturedProgram) -> list[jax.Array]:
-    """Return the inputs for a lowered program: random keys become arrays of uint32,
-    complex arrays become pairs of real arrays.
+    """Return the inputs of a captured program as `plain_arrays`.
 
     Raises:
         InvalidProgramError: an input is a type, which has no values.
@@ -252,8 +247,7 @@ def arrays_of(captured: CapturedProgram) -> list[jax.Array]:
                 op=captured.emulation.name,
                 remedy="give an array for each argument of the program",
             )
-    plain = (jax.random.key_data(x) if is_key(x.dtype) else x for x in captured.inputs)
-    return split_complex([jnp.asarray(x) for x in plain])
+    return plain_arrays(captured.inputs)
 
 
 def check_real(captured: CapturedProgram, what: str) -> None:

@@ -160,10 +160,12 @@ def search_precision(
         outputs=outputs,
         reference=reference if reference == NATIVE else Policy.resolve(reference),
         evaluate=evaluate,
-        batches=tuple((*asked.first, *batch) for batch in batches),
-        holdout=tuple((*asked.first, *batch) for batch in holdout),
-        variations=variations,
         compiled=compiled,
+    )
+    data = (
+        [(*asked.first, *batch) for batch in batches],
+        [(*asked.first, *batch) for batch in holdout],
+        variations,
     )
     given = Candidates.of(DEFAULT_CANDIDATES if candidates is None else candidates)
     check_word("strategy", strategy, precision_strategies.STRATEGIES)
@@ -176,7 +178,6 @@ def search_precision(
         args, kwargs = tied(((*asked.first, *args), kwargs))
         with SearchProgress(shown=progress) as bar:
             earlier = Compilations.so_far()
-            data = job.batches, job.holdout, job.variations
             judged = JudgedBatches.of((args, kwargs), *data)
             timing = dict(lnc=lnc, trips=trips)
             program = SearchedProgram.of(job.asked, (args, kwargs), timing)
@@ -233,9 +234,6 @@ class _Measured:
     outputs: Chooser
     reference: str | Policy
     evaluate: Callable[..., Any] | None
-    batches: tuple[tuple, ...]
-    holdout: tuple[tuple, ...]
-    variations: int
     compiled: bool
 
     def trials(

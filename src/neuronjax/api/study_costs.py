@@ -184,12 +184,8 @@ def labelled(
     """Return the policies that were studied on an instance's chip, by label.
 
     Each policy is renamed to its label. A prefix "TARGET/" that all these labels share
-    is left out of the names.
-
-    Args:
-        numerics: label -> policy; None for the host.
-        targets: label -> target.
-        instance: as `estimate`.
+    is left out of the names. `numerics` has the policies by label (None for the host),
+    and `targets` the targets.
 
     Raises:
         InvalidProgramError: no policy was studied on these chips.

@@ -39,36 +39,26 @@ def is_replicated(split: Split, mesh: DeviceMesh) -> bool:
     return all(sizes[name] == 1 for names in split for name in names)
 
 
-def local_shape(
-    shape: tuple[int, ...], split: Split, mesh: DeviceMesh
-) -> tuple[int, ...]:
-    """Return the shape of one device's part."""
-    sizes = dict(mesh.axes)
-    return tuple(
-        n // prod(sizes[name] for name in names)
-        for n, names in zip(shape, split, strict=True)
-    )
-
-
 def split_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
     """Return the devices' parts of a global array: [devices, *local shape]."""
     sizes = dict(mesh.axes)
-    local = local_shape(x.shape, split, mesh)
+    local: list[int] = []
     shape: list[int] = []
     where: dict[str, int] = {}
     kept: list[int] = []
-    for names, n in zip(split, local, strict=True):
+    for names, n in zip(split, x.shape, strict=True):
         for name in names:
             where[name] = len(shape)
             shape.append(sizes[name])
         kept.append(len(shape))
-        shape.append(n)
+        local.append(n // prod(sizes[name] for name in names))
+        shape.append(local[-1])
     named = [where[name] for name, _ in mesh.axes if name in where]
     x = lax.transpose(lax.reshape(x, shape), [*named, *kept])
     # Mesh axes that the split does not name: their devices get copies.
     present = [d for d, (name, _) in enumerate(mesh.axes) if name in where]
     rank = len(mesh.axes)
-    shape = [size for _, size in mesh.axes] + list(local)
+    shape = [size for _, size in mesh.axes] + local
     x = lax.broadcast_in_dim(x, shape, [*present, *range(rank, rank + len(local))])
     return lax.reshape(x, (mesh.size, *local))
 

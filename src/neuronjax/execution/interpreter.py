@@ -69,18 +69,9 @@ def run(
     listeners: Sequence[Listener] = (),
     plan: ProbePlan | None = None,
 ) -> Outcome:
-    """Execute a program.
-
-    Args:
-        program: from `lowering`.
-        arguments: one array per argument of main.
-        context: the call context; a call index of None counts as 0.
-        listeners: called after each instruction, in program order.
-        plan: the probes that are counted during the run.
-
-    Returns:
-        One array per result of main, amax history and statistics.
-    """
+    """Execute a program that `lowering` made; a call index of None counts as 0. The
+    listeners are called after each instruction, in program order. The probes of `plan`
+    are counted."""
     host_process.check()
     host_process.make_room()
     # The flag is public, its type stub is not complete.

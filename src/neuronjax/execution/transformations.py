@@ -170,11 +170,7 @@ class Emulation:
         """Execute the instructions of a capture for leaves of its types."""
         stages.stage("emulating")
         _check_context(program, context)
-        plain = (
-            jax.random.key_data(x) if is_key(x.dtype) else jnp.asarray(x)
-            for x in leaves
-        )
-        arrays = split_complex(list(plain))
+        arrays = plain_arrays(leaves)
         plan = None
         if self.collector is not None:
             plan = self.collector.plan(program, captured.program.argument_names)
@@ -395,6 +391,13 @@ def _without_unused(traced: Traced, leaves: Leaves) -> Leaves:
 def is_inexact(leaf: Any) -> bool:
     """Return whether an argument has a gradient."""
     return dtypes.issubdtype(leaf.dtype, np.inexact)
+
+
+def plain_arrays(leaves: Leaves) -> list[jax.Array]:
+    """Return the inputs for a lowered program: random keys become arrays of uint32,
+    complex arrays become pairs of real arrays."""
+    plain = (jax.random.key_data(x) if is_key(x.dtype) else x for x in leaves)
+    return split_complex([jnp.asarray(x) for x in plain])
 
 
 def join_complex(arrays: Sequence[jax.Array], program: Program) -> list[jax.Array]:

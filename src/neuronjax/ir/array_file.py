@@ -42,11 +42,7 @@ _HEADERS: Mapping[tuple[int, int], Callable[..., Any]] = {
 
 
 def read_npy(source: Path | bytes, remedy: str = _REMEDY) -> np.ndarray:
-    """Return the array of a `.npy`.
-
-    Args:
-        source: a file, or the bytes of one.
-        remedy: the remedy of the error.
+    """Return the array of a `.npy` file, given the file or its bytes.
 
     Raises:
         InvalidProgramError: the source is not a `.npy`, or holds no numbers.
@@ -61,11 +57,7 @@ def read_npy(source: Path | bytes, remedy: str = _REMEDY) -> np.ndarray:
 
 
 def read_npz(source: Path | bytes, remedy: str = _REMEDY) -> dict[str, np.ndarray]:
-    """Return the arrays of a `.npz`, by name.
-
-    Args:
-        source: a file, or the bytes of one.
-        remedy: the remedy of the error.
+    """Return the arrays of a `.npz` file by name, given the file or its bytes.
 
     Raises:
         InvalidProgramError: the source is not a `.npz`, unpacks to too much, or holds

@@ -58,11 +58,8 @@ def fault_of_pairs(pairs: Groups, devices: int) -> str:
 
 def _strangers(named: Iterable[int], devices: int) -> str:
     unknown = [device for device in named if not 0 <= device < devices]
-    return (
-        f"device {unknown[0]} is not in the mesh of {devices} devices"
-        if unknown
-        else ""
-    )
+    what = f"is not in the mesh of {devices} devices"
+    return f"device {unknown[0]} {what}" if unknown else ""
 
 
 def _twice(named: Iterable[int], what: str) -> str:
@@ -245,11 +242,8 @@ _PART = re.compile(r"(.*):\((\d+)\)(\d+)")
 
 
 def groups_along(mesh: Mesh, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of devices that differ only in their position along some axes.
-
-    Args:
-        mesh: the devices.
-        axes: slowest first, which is the order of the ranks of a group; "x", "x:(2)4".
+    """Return the groups of devices that differ only in their position along some axes,
+    such as ("x", "y:(2)4"). These are slowest first, the order of a group's ranks.
 
     Raises:
         KeyError: an axis that the mesh does not have, or a part that it cannot have.

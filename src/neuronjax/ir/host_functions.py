@@ -54,16 +54,8 @@ def register(
     shown: str = "",
     line: str = "",
 ) -> str:
-    """Return the text for a primitive with these parameters.
-
-    Args:
-        name: the name of the primitive.
-        bind: a function of (*arrays, **parameters).
-        parameters: values that are comparable by ==.
-        kind: as in `HostFunction`.
-        shown: the parameters in words; "" for all of them.
-        line: as in `HostFunction`.
-    """
+    """Return the text for a primitive, `bind(*arrays, **parameters)`, with parameters
+    that are comparable by ==. If `shown` is "", all parameters are shown."""
     made_of = (bind, dict(parameters))
     given = ", ".join(f"{k}={v}" for k, v in parameters.items())
     text = f"{name}[{shown or given}]"

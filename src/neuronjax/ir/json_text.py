@@ -10,11 +10,8 @@ from typing import Any
 def json_object(
     text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None
 ) -> dict[str, Any]:
-    """Return the object that a text describes.
-
-    Args:
-        text: the untrusted text.
-        pairs: makes an object of its pairs, as for `json.loads`.
+    """Return the object that an untrusted text describes; `pairs` makes an object of
+    its pairs, as `object_pairs_hook` of `json.loads`.
 
     Raises:
         ValueError: the text is not JSON or UTF-8, is nested too deep, or is not an

@@ -42,13 +42,9 @@ def without_copies(
     program: KernelProgram, assigned: Set[Name], declared: Set[Storage]
 ) -> KernelProgram:
     """Return the program without the copies by assignments that a compiler leaves out.
-
-    Args:
-        program: a traced kernel.
-        assigned: the copies that assignments, `tile[...] = value`, have emitted.
-        declared: the storages of tensors that the kernel declares; all others hold
-            values that instructions returned.
-    """
+    Assignments, `tile[...] = value`, have emitted the copies `assigned`. The kernel
+    declares the tensors in the storages `declared`; all other storages hold values that
+    instructions returned."""
     if not assigned:
         return program
     kept = declared | {a.storage for a in program.results}

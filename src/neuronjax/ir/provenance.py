@@ -8,6 +8,7 @@ and laid out. A callee has the arguments of all its calls.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -109,11 +110,7 @@ class _Finder(DataFlow[_Origin]):
         super().bind(buffers, list(map(self.join, known, facts)))
 
     def join(self, one: _Origin, other: _Origin) -> _Origin:
-        return _Origin(
-            one.names | other.names,
-            one.whole or other.whole,
-            one.numbers | other.numbers,
-        )
+        return _Origin(*map(operator.or_, one, other))
 
     def transfer(self, i: Instruction) -> Sequence[_Origin] | None:
         if isinstance(i, Memset):

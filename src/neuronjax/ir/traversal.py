@@ -27,23 +27,18 @@ class BlockEntry(NamedTuple):
         block: the block.
         given: the views of its arguments; empty for a branch, and for a combiner, whose
             arguments have no view.
-        gives: the buffers of its results, if any.
     """
 
     block: Block
     given: Sequence[View]
-    gives: Sequence[Buffer]
 
 
 def entries(i: Instruction, functions: Functions) -> tuple[BlockEntry, ...]:
     """Return the blocks that an instruction runs, including that of a call."""
     if isinstance(i, Call):
-        return (BlockEntry(functions[i.callee], i.operands, i.results),)
-    if isinstance(i, Loop):
-        condition = BlockEntry(i.condition, i.operands, ())
-        return condition, BlockEntry(i.body, i.operands, i.results)
-    given = i.operands if isinstance(i, Spmd) else ()
-    return tuple(BlockEntry(block, given, i.results) for block in i.blocks)
+        return (BlockEntry(functions[i.callee], i.operands),)
+    given = i.operands if isinstance(i, Loop | Spmd) else ()
+    return tuple(BlockEntry(block, given) for block in i.blocks)
 
 
 def walk(i: Instruction, functions: Functions) -> Iterator[Instruction]:

@@ -167,13 +167,8 @@ def nearest(name: str, x: jax.Array, result: jax.Array, format_name: str) -> jax
 
     Use this only for rounding to nearest even. The mean of stochastic rounding must
     stay the FP32 result, so `result` must not be corrected for it. Results that
-    overflow are never corrected.
-
-    Args:
-        name: the name of the function, in `elementary.UNARY`.
-        x: its float32 argument, a number that the format represents.
-        result: its float32 result, of the same shape.
-        format_name: the format of the argument and the result, in `float_format`.
+    overflow are never corrected. `name` is a function in `UNARY`; its argument `x`, in
+    float32, is a number that the format represents.
     """
     bits = bits_of(x)
     for argument, correct in EXCEPTIONS.get(format_name, {}).get(name, ()):

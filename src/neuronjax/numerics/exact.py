@@ -56,12 +56,7 @@ def _drawn() -> jax.Array:
 
 def seal(x: jax.Array, zero: jax.Array) -> jax.Array:
     """Return float32 `x` as a value that XLA cannot rewrite. Its bits are unchanged,
-    except that a NaN may get other bits.
-
-    Args:
-        x: float32, any shape.
-        zero: the scalar of `opaque_zero`.
-    """
+    except that a NaN may get other bits. `zero` is the scalar of `opaque_zero`."""
     return lax.add(x, lax.broadcast(zero, x.shape))
 
 
@@ -94,11 +89,8 @@ def opaque(x: jax.Array, zero: jax.Array) -> jax.Array:
 
     Use it for constants, which XLA folds by its own arithmetic, and for values that an
     addition could be merged into: XLA turns the constant 0 + y into y, even if that is
-    -0.0, and scatter(0, u) + y into scatter(y, u).
-
-    Args:
-        x: booleans, integers or floats, any shape.
-        zero: the scalar of `opaque_zero`.
+    -0.0, and scatter(0, u) + y into scatter(y, u). `x` may have booleans, integers or
+    floats; `zero` is the scalar of `opaque_zero`.
     """
     return opaque_by(x, zero_bits(zero))
 

@@ -59,14 +59,8 @@ class XorwowState:
 
 
 def next_xorwow(state: XorwowState, count: int) -> tuple[jax.Array, XorwowState]:
-    """Draw words from every generator.
-
-    Args:
-        state: words of shape [..., 6].
-        count: the number of words per generator, static.
-
-    Returns:
-        uint32[..., count] in the order of drawing, and the new state.
+    """Draw `count` words from every generator. Return uint32[..., count] in the order
+    of drawing, and the new state.
 
     Raises:
         InvalidProgramError: the state is not uint32[..., 6].
@@ -86,14 +80,8 @@ def next_lane_words(state: XorwowState, count: int) -> tuple[jax.Array, XorwowSt
 
     ASSUMPTION: word i of a lane comes from its generator i mod 4, and all generators
     advance together, because the chip draws four words per lane and cycle. Words beyond
-    `count` are lost.
-
-    Args:
-        state: words of shape [..., generators, 6].
-        count: the number of words per lane, static.
-
-    Returns:
-        uint32[..., count], and the new state.
+    `count` are lost. The state has the shape [..., generators, 6]; return uint32[...,
+    count] and the new state.
     """
     generators = state.words.shape[-2]
     drawn, after = next_xorwow(state, -(-count // generators))
@@ -111,14 +99,9 @@ def next_lfsr(state: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """Draw words from linear-feedback shift registers (VectorE before v4; a model).
 
     A state is a polynomial over GF(2); a step multiplies it by x modulo
-    `LFSR_POLYNOMIAL`, and a word is the state after 32 steps. The period is 2^32 - 1.
-
-    Args:
-        state: uint32[...], not zero (it would stay zero).
-        count: the number of words per register, static.
-
-    Returns:
-        uint32[..., count] in the order of drawing, and the new states.
+    `LFSR_POLYNOMIAL`, and a word is the state after 32 steps. The period is 2^32 - 1. A
+    state of zero would stay zero. Return uint32[..., count] in the order of drawing,
+    and the new states.
 
     Raises:
         InvalidProgramError: the state is not uint32.
@@ -141,11 +124,6 @@ def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
 
     ASSUMPTION: low + u (high - low), at most `high`, where u is the top 24 bits of a
     word as a fraction of 2^24; product, difference and sum are each rounded to float32.
-
-    Args:
-        words: uint32, any shape.
-        low: the smallest result.
-        high: no result is larger.
 
     Raises:
         InvalidProgramError: the bounds are not finite and in order.

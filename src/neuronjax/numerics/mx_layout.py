@@ -28,13 +28,9 @@ SCALE_OFFSETS = (0, 4, 8, 12)  # partitions where scales may start, for 4 operan
 
 
 def pack_x4(elements: jax.Array) -> jax.Array:
-    """Pack each 4 elements along the last, free axis into one word.
-
-    Args:
-        elements: FP8 or FP4, [..., 4 W].
-
-    Returns:
-        [..., W]; FP8: uint32, little-endian; FP4: uint16, the first in the low nibble.
+    """Pack each 4 elements along the last, free axis into one word: [..., 4 W] becomes
+    [..., W]. A word of FP8 is uint32, little-endian; one of FP4 is uint16, with the
+    first element in the low nibble.
 
     Raises:
         InvalidProgramError: the last axis is not a multiple of 4.

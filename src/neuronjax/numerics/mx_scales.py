@@ -42,16 +42,9 @@ _ZERO = np.uint32(0)
 
 
 def scale_bytes(amax_bits: jax.Array, rule: str, element: FloatFormat) -> jax.Array:
-    """Return the E8M0 byte of each block.
-
-    Args:
-        amax_bits: uint32, the float32 bits of the largest magnitude of each block; a
-            NaN counts as larger than Inf. Subnormal magnitudes are zeros (FTZ).
-        rule: a name in `SCALE_RULES`.
-        element: the element format.
-
-    Returns:
-        uint32 of the same shape, 0 to 255.
+    """Return the E8M0 byte of each block by a rule in `SCALE_RULES`, as uint32.
+    `amax_bits` has the float32 bits of the largest magnitude of each block; a NaN
+    counts as larger than Inf. Subnormal magnitudes are zeros (FTZ).
 
     Raises:
         InvalidProgramError: no such rule.
@@ -141,11 +134,7 @@ def scale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
     """Multiply float32 magnitudes by 2^(scale - 127), by operations on their bits.
 
     The result is exact within the range of float32; below 2^-126 it is zero (FTZ), from
-    2^128 on it is Inf. Inf and NaN stay.
-
-    Args:
-        magnitude: uint32, float32 bits without the sign.
-        scale: uint32 bytes 0 to 254, of a shape that broadcasts.
+    2^128 on it is Inf. Inf and NaN stay. Scales are uint32, 0 to 254.
     """
     raised = magnitude + (scale << _MANTISSA_BITS)
     product = jnp.minimum(jnp.maximum(raised, _LOWEST) - _UNIT, _INF)
@@ -160,11 +149,7 @@ def unscale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
     A quotient from 2^-126 to 2^128 is exact; the rules of this file give no larger
     quotient. A smaller quotient becomes 2^-126, which rounds to the same result: in
     every element format it is less than 2^-32 of the smallest step.
-    Subnormals are zeros (FTZ); Inf and NaN stay.
-
-    Args:
-        magnitude: uint32, float32 bits without the sign.
-        scale: uint32 bytes 0 to 255, of a shape that broadcasts.
+    Subnormals are zeros (FTZ); Inf and NaN stay. Scales are uint32, 0 to 255.
     """
     divisor = scale << _MANTISSA_BITS
     quotient = jnp.maximum(magnitude + _UNIT, divisor + _IMPLICIT) - divisor

@@ -49,14 +49,8 @@ def total_order(x: jax.Array) -> jax.Array:
 
 def extreme_key(op: str, x: jax.Array) -> jax.Array:
     """Return int32 keys in the order of the float32 `x`; a NaN gets the key that always
-    wins.
-
-    Keys of subnormals are next to those of zeros; `extreme_of_key` flushes the result.
-
-    Args:
-        op: "maximum" or "minimum".
-        x: float32, any shape.
-    """
+    wins the "maximum" or "minimum". Keys of subnormals are next to those of zeros;
+    `extreme_of_key` flushes the result."""
     nan = np.float32(np.nan) if op == "maximum" else -np.float32(np.nan)
     return total_order(jnp.where(x != x, nan, x))
 

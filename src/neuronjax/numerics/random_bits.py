@@ -26,21 +26,14 @@ LAST_SHIFT = 15  # the shift after both multiplications
 
 
 def fold(key: jax.Array, data: jax.Array) -> jax.Array:
-    """Return a key made of `key` and `data`; it differs for different data.
-
-    Args:
-        key: uint32 scalar; a seed is a key.
-        data: uint32 scalar. The order of folds matters.
-    """
+    """Return a key made of `key` and `data`, uint32 scalars; it differs for different
+    data. A seed is a key. The order of folds matters."""
     return _mix(_mix(key + GOLDEN) ^ data)
 
 
 def random_bits(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
-    """Return uint32 random bits of a shape; element i depends on (key, i) only.
-
-    Args:
-        shape: static; fewer than 2^32 elements.
-        key: uint32 scalar.
+    """Return uint32 random bits of a shape; element i depends on (key, i) only. The key
+    is a uint32 scalar.
 
     Raises:
         InvalidProgramError: the shape has 2^32 elements or more.

@@ -149,7 +149,7 @@ def encode(x: jax.Array, fmt: FloatFormat) -> jax.Array:
     """
     require(x, jnp.float32, "x")
     magnitude, sign = _split(x)
-    floor = _bracket(magnitude, fmt, _ceiling(fmt)).floor
+    floor = _bracket(magnitude, fmt, ceiling(fmt)).floor
     codes = _specials(floor, magnitude, sign, fmt)
     return codes.astype(fmt.code_dtype)
 
@@ -202,12 +202,12 @@ def _round(
     if fmt.exponent_bits == FLOAT32.exponent_bits:
         magnitude = jnp.where(magnitude < _IMPLICIT, _ZERO, magnitude)  # FTZ
     stops = saturates or rounding == "rtz"
-    ceiling = _ceiling(fmt, stops)
+    most = ceiling(fmt, stops)
     if rounding == "rne" and fmt.exponent_bits < FLOAT32.exponent_bits:
-        code = _nearest_even_narrow(jnp.minimum(magnitude, ceiling), fmt)
+        code = _nearest_even_narrow(jnp.minimum(magnitude, most), fmt)
         return _specials(code, magnitude, sign, fmt)
     deepest = _DEEPEST if rounding == "stochastic" else _DEEP
-    bracket = _bracket(magnitude, fmt, ceiling, deepest)
+    bracket = _bracket(magnitude, fmt, most, deepest)
     code = bracket.floor + rounds_up(bracket, random).astype(jnp.uint32)
     if stops and not saturates:
         code = jnp.where(magnitude == _INF, np.uint32(fmt.overflow_code), code)
@@ -223,7 +223,7 @@ def _converted(x: jax.Array, fmt: FloatFormat) -> jax.Array:
     return lax.bitcast_convert_type(lax.select(x != x, nan, code), fmt.dtype)
 
 
-def _ceiling(fmt: FloatFormat, stops_at_max: bool = False) -> np.uint32:
+def ceiling(fmt: FloatFormat, stops_at_max: bool = False) -> np.uint32:
     """Return the float32 bits to which larger magnitudes are clamped before rounding:
     `fmt.max_finite` if overflows become this number, else the number one step above."""
     largest = np.float32(fmt.max_finite).view(np.uint32)
@@ -253,7 +253,7 @@ def _nearest_even_same_exponent(x: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def _nearest_even_narrow(magnitude: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return codes of magnitudes up to `_ceiling`, in half of `_bracket`'s operations.
+    """Return codes of magnitudes up to `ceiling`, in half of `_bracket`'s operations.
 
     One FP32 addition rounds: to the magnitude it adds the power of two whose last place
     is the step of `fmt` around the magnitude. The sum minus the power is the rounded
@@ -276,11 +276,11 @@ def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _bracket(
-    magnitude: jax.Array, fmt: FloatFormat, ceiling: np.uint32, deepest: int = _DEEP
+    magnitude: jax.Array, fmt: FloatFormat, most: np.uint32, deepest: int = _DEEP
 ) -> _Bracket:
     if fmt.exponent_bits == FLOAT32.exponent_bits:
-        return _bracket_same_exponent(jnp.minimum(magnitude, ceiling), fmt)
-    return _bracket_narrow_exponent(magnitude, fmt, ceiling, deepest)
+        return _bracket_same_exponent(jnp.minimum(magnitude, most), fmt)
+    return _bracket_narrow_exponent(magnitude, fmt, most, deepest)
 
 
 def _bracket_same_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
@@ -298,7 +298,7 @@ def _bracket_same_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
 
 
 def _bracket_narrow_exponent(
-    magnitude: jax.Array, fmt: FloatFormat, ceiling: np.uint32, deepest: int
+    magnitude: jax.Array, fmt: FloatFormat, most: np.uint32, deepest: int
 ) -> _Bracket:
     """Return the bracket in a format with fewer exponent bits than float32. Each power
     of two below the smallest normal number of the format drops one more bit.
@@ -311,7 +311,7 @@ def _bracket_narrow_exponent(
     lowest = FLOAT32.bias + fmt.min_exponent
     fewest = FLOAT32.mantissa_bits - fmt.mantissa_bits
     bottom = np.uint32((lowest + fewest - deepest) << FLOAT32.mantissa_bits)
-    magnitude = jnp.clip(magnitude, bottom, ceiling)
+    magnitude = jnp.clip(magnitude, bottom, most)
     exponent = magnitude >> _MANTISSA_BITS
     clamped = jnp.maximum(exponent, np.uint32(lowest))
     drop = clamped - exponent + np.uint32(fewest)

@@ -60,11 +60,7 @@ def widen(x: jax.Array) -> jax.Array:
 
 def narrowed(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
     """Return the array of `fmt.dtype` with the given codes; the inverse of a bitcast.
-
-    Args:
-        codes: unsigned integers, any shape; bits above `fmt.width` must be zero.
-        fmt: the format of the codes.
-    """
+    Bits of the codes above `fmt.width` must be zero."""
     if fmt.width < 8:  # as in `widen`
         return decode_words(codes.astype(jnp.uint32), fmt).astype(fmt.dtype)
     return lax.bitcast_convert_type(codes.astype(fmt.code_dtype), fmt.dtype)
@@ -97,11 +93,8 @@ def widen_finite(x: jax.Array) -> jax.Array:
 
 
 def decode(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return the float32 values of codes, exactly; every NaN as the quiet NaN.
-
-    Args:
-        codes: `fmt.code_dtype`, any shape; bits above `fmt.width` must be zero.
-        fmt: the format of the codes.
+    """Return the float32 values of codes, exactly; every NaN as the quiet NaN. Bits of
+    the codes above `fmt.width` must be zero.
 
     Raises:
         InvalidProgramError: `codes` has another dtype.

@@ -82,12 +82,8 @@ class Leaf:
         return np.ascontiguousarray(codes).view(jnp.dtype(self.dtype))
 
     def difference(self, array: np.ndarray, kept: np.ndarray) -> LeafDifference | None:
-        """Return how an array differs from this leaf, or None.
-
-        Args:
-            array: the array to compare.
-            kept: the stored bits of the elements at `sampled`.
-        """
+        """Return how an array differs from this leaf, or None. `kept` has the stored
+        bits of the elements at `sampled`."""
         now = Leaf.of(self.path, array)
         if (now.dtype, now.shape, now.sha256) == (self.dtype, self.shape, self.sha256):
             return None
@@ -186,10 +182,7 @@ class GoldenFile:
 
 
 def read(path: Path) -> GoldenFile:
-    """Read the files that `GoldenFile.write` wrote.
-
-    Args:
-        path: the path without the ending.
+    """Read the files that `GoldenFile.write` wrote; `path` has no ending.
 
     Raises:
         InvalidProgramError: a file is missing, incomplete, edited, or of a newer

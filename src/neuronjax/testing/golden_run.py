@@ -100,11 +100,7 @@ def run(
             shape = (instructions.amax_history_length, instructions.amax_slots)
             history = jnp.zeros(shape, jnp.float32)
         context = CallContext(jnp.uint32(rounding_seed), history)
-        plain = (
-            jax.random.key_data(a) if transformations.is_key(a.dtype) else a
-            for a in arrays
-        )
-        flat = transformations.split_complex([jnp.asarray(a) for a in plain])
+        flat = transformations.plain_arrays(arrays)
         results = interpreter.run(instructions, flat, context)
         extra = [] if results.amax_history is None else [results.amax_history]
         return [*transformations.join_complex(results.results, program), *extra]

@@ -40,14 +40,8 @@ def match(
     now: Sequence[str],
     differ: Callable[[int, int], LeafDifference | None],
 ) -> LeafMatch:
-    """Match leaves by their paths.
-
-    Args:
-        what: the kind of leaves, such as "arguments".
-        then: the paths of the stored leaves.
-        now: the paths of today's leaves.
-        differ: returns the difference of a stored leaf and a new one, by index.
-    """
+    """Match leaves of a kind, such as "arguments", by the paths of the stored leaves
+    and of today's. `differ` returns the difference of two of them, by index."""
     if len(then) != len(now):
         sides = ("without", then, now), ("with", now, then)
         lists = ((word, [p for p in a if p not in b]) for word, a, b in sides)

@@ -50,11 +50,8 @@ class SourceLines:
 
     @classmethod
     def of(cls, places: Iterable[tuple[str, int]]) -> SourceLines:
-        """Return the blocks that contain some lines, as they are on disk now.
-
-        Args:
-            places: files with their folders, and lines from 1.
-        """
+        """Return the blocks, as they are on disk now, that contain `places`: files with
+        their folders, and lines from 1."""
         asked = set(places)
         for file in {file for file, _ in asked}:
             linecache.checkcache(file)  # the file may have been edited since its import

@@ -20,6 +20,7 @@ from neuronjax.execution.probes.rounding_counters import (
     COUNTERS,
     CounterLayout,
     count_rounding,
+    empty_counters,
 )
 from neuronjax.execution.probes.statistics import Statistics
 from neuronjax.numerics.float_format import get_format
@@ -185,7 +186,7 @@ def test_every_four_counts_a_quarter_of_the_rows():
 
 @pytest.mark.slow
 def test_counts_carry_into_the_second_word():
-    big = CounterLayout.of(probe(), Collect()).empty()
+    big = empty_counters(probe(), Collect())
     assert big.counts is not None
     big = big._replace(counts=big.counts.at[0].set(jnp.uint32([0xFFFF_FFFF, 1])))
     assert counts(merged(big, big))["elements"] == 2 * 0x1_FFFF_FFFF

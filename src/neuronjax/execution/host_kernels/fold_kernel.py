@@ -35,13 +35,11 @@ from neuronjax.numerics.host_kernels.compiled import (
     VOID,
     Code,
     Processor,
+    Value,
     as_floats,
     int64,
     shaped,
 )
-
-Value = Any
-
 
 #: The fields of the plan that the kernel reads: a contraction [batch, m, k] x [batch,
 #: k, n], and how it is cut into blocks. A pass of the array has `k_tile` rows in

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -22,12 +22,12 @@ from neuronjax.numerics.host_kernels.compiled import (
     I32,
     I64,
     Code,
+    Value,
     as_floats,
     int64,
     stored_bits,
 )
 
-Value = Any
 WORD = 4  # bytes of a float
 #: Elements along K that share a scale.
 BLOCK = 32

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,13 @@ from llvmlite import ir
 from neuronjax.execution.host_kernels.panels import BLOCK
 from neuronjax.numerics.float_format import FloatFormat, get_format
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.compiled import I32, Code, int64, stored_bits
+from neuronjax.numerics.host_kernels.compiled import (
+    I32,
+    Code,
+    Value,
+    int64,
+    stored_bits,
+)
 from neuronjax.numerics.host_kernels.elements import (
     BIAS,
     IMPLICIT,
@@ -36,7 +41,6 @@ from neuronjax.numerics.host_kernels.elements import (
 from neuronjax.numerics.host_kernels.handler import MANY, called, element_words
 from neuronjax.numerics.mx_scales import ALTERNATIVE, largest_exponent
 
-Value = Any
 NAN_SCALE, MAX_SCALE = 255, 254
 #: The fields of the plan: an array [outer, k, inner], the number of blocks of 32 along
 #: k (the last may be shorter), and the rows of `outer` per thread.

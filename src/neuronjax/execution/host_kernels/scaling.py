@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from neuronjax.numerics.host_kernels import handler
 from neuronjax.numerics.host_kernels.compiled import (
     I32,
     Code,
+    Value,
     as_floats,
     int64,
     shaped,
@@ -29,7 +29,6 @@ from neuronjax.numerics.host_kernels.elements import (
     IMPLICIT,
     INFINITY,
     ElementKind,
-    ceiling,
     larger,
     largest_lane,
     magnitude,
@@ -44,8 +43,8 @@ from neuronjax.numerics.host_kernels.handler import (
     row_parts,
     row_words,
 )
+from neuronjax.numerics.rounding import ceiling
 
-Value = Any
 QUIET_NAN = 0x7FC00000
 #: Most parts of a row; a second call finds the largest of the parts' maxima.
 MOST_PARTS = 64
@@ -159,7 +158,7 @@ class _Scaler:
         product = c.bitcast(c.fmul(as_floats(c, bits), as_floats(c, scale)), bits.type)
         like = lambda x: c.like(bits, x)  # noqa: E731
         size = magnitude(c, product)
-        most = like(ceiling(fmt, self.kind.saturates))
+        most = like(int(ceiling(fmt, self.kind.saturates)))
         code = rounded(c, fmt, c.smaller(size, most))
         is_nan = c.icmp_signed(">", size, like(INFINITY))
         code = c.select(is_nan, like(fmt.nan_code), code)

@@ -15,7 +15,7 @@ import numpy as np
 
 from neuronjax.execution import host_process
 from neuronjax.execution.kernels import faults, steps
-from neuronjax.execution.kernels.running import carried, fresh, numeric_value
+from neuronjax.execution.kernels.running import carried, fresh
 from neuronjax.execution.kernels.slots import PoolSlot, SlotPool
 from neuronjax.execution.kernels.splitting import KernelStep, Splitter
 from neuronjax.execution.kernels.steps import InstanceRow, State
@@ -143,7 +143,8 @@ class EagerMachine:
     def value(self, storage: Storage) -> jax.Array:
         """Return all of a storage, in its numeric dtype."""
         with jax.disable_jit(False):
-            return numeric_value(self._array(storage), storage.shape, storage.dtype)
+            array = self._array(storage).reshape(storage.shape)
+            return steps.as_numeric(array, storage.dtype)
 
     def _array(self, storage: Storage) -> jax.Array:
         if storage not in self._arrays and storage.initial is not None:

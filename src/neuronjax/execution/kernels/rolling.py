@@ -51,9 +51,7 @@ def roll(elements: Sequence[Element], numbering: Numbering) -> list[Element]:
 
 def _dispatched(items: list[Element], numbering: Numbering) -> list[Element]:
     """Return one `Dispatch` for a long list of a few kinds, or else the list."""
-    kinds: dict[int, int] = {}
-    for e in items:
-        kinds.setdefault(e.key, len(kinds))
+    kinds = {key: n for n, key in enumerate(dict.fromkeys(e.key for e in items))}
     if len(items) < FEWEST_DISPATCHED or len(items) < FEWEST_OF_A_KIND * len(kinds):
         return items
     order = tuple(kinds[e.key] for e in items)

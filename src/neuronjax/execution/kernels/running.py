@@ -194,12 +194,7 @@ def fresh(pool: SlotPool, memory: FreshMemory = USUAL_MEMORY) -> jax.Array:
 def argument_value(plan: KernelPlan, argument: int, state: State) -> jax.Array:
     number = next(n for n, p in enumerate(plan.pools) if p.argument == argument)
     pool = plan.pools[number]
-    return numeric_value(state[number], pool.shape, pool.dtype)
-
-
-def numeric_value(array: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.Array:
-    """Return a slot in the carrier dtype as an array of the numeric dtype."""
-    return steps.as_numeric(array.reshape(shape), dtype)
+    return steps.as_numeric(state[number].reshape(pool.shape), pool.dtype)
 
 
 # ---- Nodes.

@@ -52,12 +52,12 @@ class Observed:
 
     def with_more(self, more: Observed) -> Observed:
         """Return the observations of this part and another, merged."""
-        rows = {slot: merged(self.rows[slot], row) for slot, row in more.rows.items()}
-        return Observed(self.rows | rows, _larger(self.amaxes, more.amaxes))
-
-
-def _larger(one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
-    return None if one is None or other is None else jnp.maximum(one, other)
+        rows, amaxes = dict(self.rows), self.amaxes
+        for slot, row in more.rows.items():
+            rows[slot] = merged(rows[slot], row) if slot in rows else row
+        if amaxes is not None and more.amaxes is not None:
+            amaxes = jnp.maximum(amaxes, more.amaxes)
+        return Observed(rows, amaxes)
 
 
 class StepAccumulator:
@@ -100,7 +100,7 @@ class StepAccumulator:
         probe = self.plan.probe(slot)
         if not probe.counted:
             row = Counters(None, watch(probe, i, operands, results[0]))
-            self._add_rows({slot: row})
+            self.add(Observed({slot: row}, None))
             return
         number, wide = self.plan.before(i), self.plan.wide(i)
         earlier = [] if number is None else [environment[number]]
@@ -116,18 +116,12 @@ class StepAccumulator:
         layout = CounterLayout.of(probe, self.plan.collect)
         summed = operands if layout.updates else earlier
         scales = results[1] if probe.blocked is not None else None
-        self._add_rows({slot: count_rounding(layout, before, after, summed, scales)})
+        row = count_rounding(layout, before, after, summed, scales)
+        self.add(Observed({slot: row}, None))
 
     def add(self, observed: Observed) -> None:
         """Add the observations of a part of the program."""
-        self._add_rows(observed.rows)
-        amaxes = _larger(self.observed.amaxes, observed.amaxes)
-        self.observed = replace(self.observed, amaxes=amaxes)
-
-    def _add_rows(self, rows: Rows) -> None:
-        for slot, row in rows.items():
-            old = self.observed.rows.get(slot)
-            self.observed.rows[slot] = row if old is None else merged(old, row)
+        self.observed = self.observed.with_more(observed)
 
     def add_called(self, i: Call, observed: Observed) -> None:
         """Add a function's observations, in the slots that this call has for them."""

@@ -73,10 +73,9 @@ class ProbePlan:
         self.order = tuple(order)
         self.probes = _numbered([self._known[slot] for slot in order])
         place = {slot: n for n, slot in enumerate(order)}
-        edges = (
-            (place.get(a, -1), place.get(b, -1))
-            for a, b in upstream(program, self._slots, self.called)
-        )
+        finder = _UpstreamFinder(program.functions, self._slots, self.called)
+        finder.block(program.main, [finder.nothing] * len(program.main.arguments))
+        edges = ((place.get(a, -1), place.get(b, -1)) for a, b in finder.pairs)
         forward = sorted((a, b) for a, b in edges if 0 <= a < b)
         self.edges = np.asarray(forward, np.int32).reshape(-1, 2)
         written = {
@@ -227,18 +226,10 @@ Slots = Mapping[int, int]
 _Sources = frozenset[int]
 
 
-def upstream(
-    program: InstructionProgram, own: Slots, called: Callable[[Call], Slots]
-) -> set[tuple[int, int]]:
-    """Return pairs of slots of measured results, the second computed from the first.
-    `own` has slots by instruction identity; `called` returns the slots at a call."""
-    finder = _UpstreamFinder(program.functions, own, called)
-    finder.block(program.main, [finder.nothing] * len(program.main.arguments))
-    return finder.pairs
-
-
 class _UpstreamFinder(DataFlow[_Sources]):
-    """Finds the nearest measured results from which a buffer is computed."""
+    """Finds the nearest measured results from which a buffer is computed. `pairs` has
+    slots of measured results, the second computed from the first. `own` has slots by
+    instruction identity; `called` returns the slots at a call."""
 
     nothing = frozenset()
 

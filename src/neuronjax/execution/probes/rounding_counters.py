@@ -109,22 +109,19 @@ class CounterLayout:
             **{name: getattr(probe, name) for name in names},
         )
 
-    def empty(self) -> Counters:
-        """Return the counters of a probe that was not run."""
-        return Counters(
-            counts=jnp.zeros((len(COUNTERS), 2), jnp.uint32),
-            amax=jnp.uint32(0),
-            exponents=jnp.zeros((self.bins, 2), jnp.uint32) if self.bins else None,
-            scales=None
-            if self.blocked is None or not self.bins
-            else jnp.zeros((SCALES, 2), jnp.uint32),
-        )
-
 
 def empty_counters(probe: Probe, collect: Collect) -> Counters:
+    """Return the counters of a probe that was not run."""
     if not probe.counted:
         return Counters(None, jnp.uint32(0))
-    return CounterLayout.of(probe, collect).empty()
+    bins = collect.bins if collect.histogram else 0
+    has_scales = bins and probe.blocked is not None
+    return Counters(
+        counts=jnp.zeros((len(COUNTERS), 2), jnp.uint32),
+        amax=jnp.uint32(0),
+        exponents=jnp.zeros((bins, 2), jnp.uint32) if bins else None,
+        scales=jnp.zeros((SCALES, 2), jnp.uint32) if has_scales else None,
+    )
 
 
 def exponent_bins(fmt: FloatFormat, bins: int) -> tuple[int, int]:
@@ -136,6 +133,7 @@ def exponent_bins(fmt: FloatFormat, bins: int) -> tuple[int, int]:
     return max(low - (inner * binades - span) // 2, -126), binades
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def count_rounding(
     layout: CounterLayout,
     before: jax.Array,
@@ -147,26 +145,6 @@ def count_rounding(
     rounding; if they are not known, pass `after` twice. Of an MX array `after` has the
     elements and `scales` the scales, in float8_e8m0fnu. `operands` are those of a sum
     whose updates are counted; for any other write of a state, its old numbers."""
-    return _count(layout, before, after, tuple(operands), scales)
-
-
-@jax.jit
-def revived(y: jax.Array, x: jax.Array) -> jax.Array:
-    """Return the results y of a never-zero function of x, with zeros that float64 would
-    not give replaced by the smallest normal number, so that they count as underflows.
-    """
-    flushed = (y == 0) & (x > LOWEST_EXPONENT) & (x < np.inf)
-    return jnp.where(flushed, jnp.finfo(y.dtype).smallest_normal, y)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _count(
-    layout: CounterLayout,
-    before: jax.Array,
-    after: jax.Array,
-    operands: Sequence[jax.Array],
-    scales: jax.Array | None,
-) -> Counters:
     cut = _Cut.of(before.shape, layout)
     codes = None if scales is None else cut.scale_codes(scales)
     x, element = _magnitude(cut.rows(before)), _magnitude(cut.rows(after))
@@ -187,6 +165,15 @@ def _count(
     words.append(jnp.where(x < _INF, x, _ZERO))
     *sums, amax = _reduced(words)
     return _row(layout, cut, names, sums, amax, codes)
+
+
+@jax.jit
+def revived(y: jax.Array, x: jax.Array) -> jax.Array:
+    """Return the results y of a never-zero function of x, with zeros that float64 would
+    not give replaced by the smallest normal number, so that they count as underflows.
+    """
+    flushed = (y == 0) & (x > LOWEST_EXPONENT) & (x < np.inf)
+    return jnp.where(flushed, jnp.finfo(y.dtype).smallest_normal, y)
 
 
 def _row(

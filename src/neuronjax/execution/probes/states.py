@@ -9,6 +9,7 @@ type of the argument. Weights, moments, averages and running losses are such sta
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -113,12 +114,7 @@ class _StateFinder(DataFlow[_Carried]):
         self._repeated: set[int] = set()  # buffers that repeat one number
 
     def join(self, one: _Carried, other: _Carried) -> _Carried:
-        return _Carried(
-            one.exact | other.exact,
-            one.scaled | other.scaled,
-            one.stepped | other.stepped,
-            one.writes | other.writes,
-        )
+        return _Carried(*map(operator.or_, one, other))
 
     def block(self, block: Block, arguments: Sequence[_Carried]) -> list[_Carried]:
         outer = self._holders

@@ -8,6 +8,7 @@ without a register (`tensor_reduce`) uses VectorE's tiles of 512 if the order ma
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,12 +61,8 @@ def fold_from(op: str, start: jax.Array, values: jax.Array, zero: jax.Array) -> 
     rows = jnp.concatenate([start, values], axis=1)
     if op == "add":
         return sum_rows(Matrix(rows[None], k_first=False), zero).reshape(-1, 1)
-    total = left_fold(opaque(rows.T, zero), _combine(op, zero))
-    return total[:, None]
-
-
-def _combine(op: str, zero: jax.Array) -> Any:
-    return lambda a, b: alu.arithmetic(op, a, b, zero)
+    combine = functools.partial(alu.arithmetic, op, zero=zero)
+    return left_fold(opaque(rows.T, zero), combine)[:, None]
 
 
 def accumulating(
@@ -108,9 +105,10 @@ def reduced(op: str, values: jax.Array, zero: jax.Array) -> jax.Array:
         return _ORDER_FREE[op](flush(values), (1,))
     if op in fold.IDENTITIES:
         return fold_axes(values, (1,), jnp.float32(fold.IDENTITIES[op]), op, zero)
-    return left_fold(opaque(values.T, zero), _combine(op, zero))
+    combine = functools.partial(alu.arithmetic, op, zero=zero)
+    return left_fold(opaque(values.T, zero), combine)
 
 
 def reduced_bits(op: str, values: jax.Array) -> jax.Array:
     """Return integers [rows, N] reduced by a bit vector operator: [rows]."""
-    return left_fold(values.T, lambda a, b: alu.bitwise(op, a, b))
+    return left_fold(values.T, functools.partial(alu.bitwise, op))

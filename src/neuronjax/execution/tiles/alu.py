@@ -60,11 +60,6 @@ def _elementary(name: str) -> Function:
     return lambda a, b, zero: seal(function(a, zero), zero)
 
 
-def _exact(name: str) -> Function:
-    function = EXACT[name]
-    return lambda a, b, zero: function(a, b)
-
-
 def modulo(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
     """Return the remainder with the sign of the divisor."""
     rest = elementary.BINARY["remainder"](a, b, zero)
@@ -80,7 +75,8 @@ def _size(x: jax.Array) -> jax.Array:
 # magnitudes are equal (nki.language.abs_max).
 ARITHMETIC: dict[str, Function] = {
     **{op: _rounded(op) for op in ("add", "subtract", "multiply", "divide", "power")},
-    **{op: _exact(op) for op in ("maximum", "minimum")},
+    "maximum": lambda a, b, zero: EXACT["maximum"](a, b),
+    "minimum": lambda a, b, zero: EXACT["minimum"](a, b),
     **{op: _compared(COMPARISONS[name]) for op, name in _COMPARISONS.items()},
     "mod": modulo,
     "abs_max": lambda a, b, zero: jnp.where(_size(a) > _size(b), flush(a), flush(b)),

@@ -109,12 +109,8 @@ def processor() -> Processor:
 
 
 def registered(name: str, write: Callable[[ir.Module], str]) -> str:
-    """Register a kernel with XLA, and return its name.
-
-    Args:
-        name: the name of the function and of the call's target.
-        write: fills a module for this processor, and returns it as text.
-    """
+    """Register a kernel with XLA under the name of its function, and return the name.
+    `write` fills a module for this processor, and returns it as text."""
     with _LOCK:
         if name not in _ENGINES:
             kind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from neuronjax.numerics.float_format import FloatFormat
 from neuronjax.numerics.host_kernels.compiled import (
     I8,
@@ -71,13 +69,6 @@ def largest_lane(c: Code, x: Value) -> Value:
     """Return the largest element of `x`, a vector of 32-bit integers."""
     name = f"llvm.vector.reduce.smax.v{x.type.count}i32"
     return c.intrinsic(name, I32, x)
-
-
-def ceiling(fmt: FloatFormat, saturates: bool) -> int:
-    """Return the FP32 bits to which larger magnitudes are clamped before rounding."""
-    largest = int(np.float32(fmt.max_finite).view(np.uint32))
-    stops = saturates or fmt.overflow_code == fmt.max_code
-    return largest if stops else largest + (1 << (MANTISSA_BITS - fmt.mantissa_bits))
 
 
 def rounded(c: Code, fmt: FloatFormat, size: Value) -> Value:

@@ -83,8 +83,8 @@ def called(
 
     Args:
         name: the name of the kernel.
-        write: fills a module for this processor and returns it as text; its second
-            argument is the number of lanes of a vector.
+        write: fills a module for this processor, given the number of lanes of a vector,
+            and returns it as text.
         results: shape and dtype of the result, or a tuple of these.
         plan: the result of `words`.
         again: plans and calls the kernel for any number of rows.
@@ -220,15 +220,10 @@ def kernel(
     counts: tuple[int, int, int],
     work: Callable[[Code, Any, list[Any], list[Any]], None],
 ) -> str:
-    """Return, as text, the module of a kernel that needs no scratch memory.
-
-    Args:
-        module: as for `build`.
-        name: the name of the kernel.
-        counts: the numbers of arguments, of results, and of fields of its plan.
-        work: writes the code of a block, given the block's number, the plan's fields,
-            and the addresses of arguments and results.
-    """
+    """Return, as text, the module of a kernel that needs no scratch memory. `counts`
+    are the numbers of its arguments, its results, and the fields of its plan. `work`
+    writes the code of a block, given the block's number, the plan's fields, and the
+    addresses of arguments and results."""
     args, rets, fields = counts
     function = block(module, name)
     index, operands, plan, _ = function.args
@@ -251,16 +246,9 @@ def build(
     module: ir.Module, name: str, block: ir.Function, args: int, rets: int, fields: int
 ) -> str:
     """Return, as text, the module with the function for XLA, `ptr name(ptr frame)`.
-
-    Args:
-        module: its triple names one of `compiled.PROCESSORS`.
-        name: the name of the function.
-        block: `void (i64 index, ptr operands, ptr plan, ptr scratch)`; operands are the
-            addresses of the call's arguments and results.
-        args: the number of arguments of the call.
-        rets: the number of its results.
-        fields: the number of fields of the kernel's own plan.
-    """
+    The call has `args` arguments and `rets` results, whose addresses are the operands
+    of `block`, and the kernel's own plan has `fields` fields. The module's triple names
+    one of `compiled.PROCESSORS`."""
     processor = Processor.of(module.triple)
     operands = OWN + fields
     task = _task(module, f"{name}_task", block, operands, processor)

@@ -12,7 +12,6 @@ losing bits.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ from neuronjax.numerics.host_kernels.compiled import (
     I1,
     I32,
     Code,
+    Value,
     as_floats,
     int64,
     shaped,
@@ -34,7 +34,6 @@ from neuronjax.numerics.host_kernels.elements import (
     INFINITY,
     MANTISSA_BITS,
     ElementKind,
-    ceiling,
     larger,
     magnitude,
     store_codes,
@@ -47,8 +46,8 @@ from neuronjax.numerics.host_kernels.handler import (
     row_words,
 )
 from neuronjax.numerics.random_bits import GOLDEN, LAST_SHIFT, STEPS
+from neuronjax.numerics.rounding import ceiling
 
-Value = Any
 #: Number of elements that are checked together.
 CHUNK = 1024
 #: Indices of an aligned window of this size differ only in bits that the mixer's first
@@ -61,14 +60,11 @@ assert MANY % CHUNK == 0
 def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.Array:
     """Return x with each row rounded by the bits of `random_bits((size,), its key)`.
 
-    The result has elements of the format; for a format of 4 bits it has uint8 codes,
-    which `from_codes` makes elements.
-
-    Args:
-        x: float32 or bfloat16, [outer, size]; fewer than 2^32 elements in a row.
-        keys: uint32 [outer].
-        element: the name of a signed format of 8 bits or fewer.
-        saturates: whether an overflow becomes the largest value.
+    The rows of x, float32 or bfloat16 [outer, size], have fewer than 2^32 elements; the
+    keys are uint32 [outer]. `element` is the name of a signed format of at most 8 bits,
+    whose largest value replaces an overflow if it `saturates`. The result has elements
+    of the format; for a format of 4 bits it has uint8 codes, which `from_codes` makes
+    elements.
     """
     kind = ElementKind("stochastic", x.dtype.name, element, saturates)
     fmt = get_format(element)
@@ -117,7 +113,7 @@ class _StochasticPart:
         self._format: FloatFormat = get_format(kind.element)
         self._dropped = MANTISSA_BITS - self._format.mantissa_bits
         self._lowest = BIAS + self._format.min_exponent
-        self._ceiling = ceiling(self._format, kind.saturates)
+        self._ceiling = int(ceiling(self._format, kind.saturates))
         self._second = _mixed(c, c.xor(key, I32(int(GOLDEN))))
 
     def round(self, count: Value) -> None:
