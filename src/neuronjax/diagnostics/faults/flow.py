@@ -271,7 +271,8 @@ class Flow:
         if of_index and any(t.rounds_whole for t, _ in chain):
             return is_chance
         of_data = share.error <= OF_DATA * share.data_error
-        may_be = unit > COARSE or (unit > SHORT and of_data)
+        # Roundings in 8 bits rarely make an error as large as the result.
+        may_be = (unit > COARSE and share.error < 1) or (unit > SHORT and of_data)
         may_be = may_be and not self.is_costly(value, unit)
         return is_chance or (may_be and self._is_of_roundings(chain, unit))
 
@@ -299,18 +300,19 @@ class Flow:
         return is_made or self.multiplies_again(chain, unit)
 
     def wrong_corrections(self, chain: list[Step], unit: float) -> OpTrace | None:
-        """Return the op that made the addends of the running sum in which an error's
-        path `chain` ends, if they are below a roundoff `unit` of the sum and wrong in
-        every digit; else None. Such a loop (as of an iterative solver) has converged,
-        and right addends would make it exact."""
-        last, seen = chain[-1]
-        is_sum = last.path.op.name in ADDS and unit > SHORT
-        if not is_sum or next(self.behind_step(last, seen), None) is not last:
-            return None
-        addend = min(seen.operands, key=lambda v: seen.operands[v].norm)
-        share = seen.operands[addend]
-        is_small = share.norm < unit * seen.result.norm
-        return self.maker(addend) if is_small and share.error > 1 else None
+        """Return the op that made the addends of a running sum on an error's path
+        `chain`, if they are below a roundoff `unit` of the sum and wrong in every
+        digit; else None. Such a loop (as of an iterative solver) has converged, and
+        right addends would make it exact."""
+        for trace, seen in chain if unit > SHORT else ():
+            others = {v for v in seen.operands if self.maker(v) is not trace}
+            if trace.path.op.name not in ADDS or len(others) == len(seen.operands):
+                continue
+            for value in others:
+                share = seen.operands[value]
+                if share.norm < unit * seen.result.norm and share.error > 1:
+                    return self.maker(value)
+        return None
 
     def multiplies_again(self, chain: list[Step], unit: float) -> bool:
         """Return whether an error's path `chain` ends in a loop of linear ops that
@@ -403,6 +405,9 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
     if op.name not in _SUMS or result.norm >= NOISE * terms:
         return False
     is_near = evidence.error_before <= ORDINARY
+    # The norms overestimate the terms of a product if large columns meet small rows.
+    moves = not result.norm or result.data_error > HOPELESS
+    is_near &= op.name not in _OF_PRODUCTS or moves
     return is_near or result.error <= OF_DATA * result.data_error
 
 
