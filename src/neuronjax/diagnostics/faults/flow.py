@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -264,8 +263,9 @@ class Flow:
         share = chain[0][1].result
         if share.lost:
             lost, near = share.lost / OF_DATA, excused(unit)
-            results = (e.result for _, e in chain)
-            lossy = itertools.takewhile(lambda x: x.data_lost >= lost, results)
+            # Of a larger array, the lost elements may be those that a slice left out.
+            own = (e.result for _, e in chain if e.result.elements <= share.elements)
+            lossy = (x for x in own if x.data_lost >= lost)
             is_chance |= any(min(share.error, x.error) <= near for x in lossy)
         of_index = any(t.path.op.results[0].type.dtype.kind in "iu" for t, _ in chain)
         if of_index and any(t.rounds_whole for t, _ in chain):
