@@ -95,7 +95,7 @@ def not_a_kernel(program: Program | None) -> Program:
 
 def kernel_changes(schedule: KernelSchedule, timeline: Timeline) -> tuple[Change, ...]:
     """Return every change that makes the kernel faster, the largest gain first."""
-    fewer = "fewer, larger DMA transfers, so that their start takes no time"
+    fewer = "DMA transfers so large that the time of their starts is negligible"
     reuse = "reuse what is loaded, so that no transfer takes time"
     found = [
         *_line(schedule, timeline),

@@ -158,7 +158,7 @@ def _cores(subject: Subject) -> Iterator[Change]:
     roomy = replace(core.chip, core=spec)  # type: ignore[arg-type]
     prompt = replace(core.chip, dma_start_seconds=0.0)
     fused = "fuse or tile so that every intermediate stays in SBUF"
-    fewer = "fewer, larger DMA transfers, so that their start takes no time"
+    fewer = "DMA transfers so large that the time of their starts is negligible"
     for lnc in core.chip.lnc_options:
         if lnc != core.lnc:
             what = f"lnc={lnc}: {lnc} physical core{'s' * (lnc > 1)} for the program"

@@ -21,7 +21,8 @@ MOVES = frozenset(
         "reverse slice transpose"
     ).split()
 )
-"""Ops that move or cast their operand; a parameter stays that parameter."""
+"""Ops that move or cast their operand; the result of a parameter counts as the same
+parameter."""
 
 
 class Descent(NamedTuple):

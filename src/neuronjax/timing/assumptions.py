@@ -132,8 +132,8 @@ THROTTLE_SECONDS = Constant(
 THROTTLE_LIMIT = Constant(
     0.5,
     "fraction",
-    "TensorE's lowest rate, divided by its full rate; the rate falls while the use of"
-    " TensorE's array is below this fraction [GL]",
+    "TensorE's lowest rate, divided by its full rate. The same number is the use of"
+    " TensorE's array below which the rate falls [GL]",
 )
 THROTTLE_SINKING = assumed(
     0.25,

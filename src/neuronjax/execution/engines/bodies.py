@@ -32,7 +32,7 @@ def on_elements(body: Block, captured: Sequence[jax.Array], r: Registers) -> Bod
     for all elements. The uint32 scalar `step` numbers the uses of the body by this
     instruction. All arrays and results have the same shape."""
     if r.run is None:
-        raise InternalError("an instruction with a body needs a runner")
+        raise InternalError("Registers.run is None, but an instruction has a block")
     run = r.run
     stochastic = any(i.rounding == "stochastic" for i in body.walk())
 

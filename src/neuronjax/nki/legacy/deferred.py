@@ -124,8 +124,8 @@ class LoopReduction(Tile):
                 refuse(
                     "nl.loop_reduce",
                     "a reduction without a value: a mask excludes every iteration",
-                    "let the mask include an iteration, or assign the reduction to a "
-                    "tile that has values",
+                    "use a mask that includes at least one iteration, or assign the "
+                    "reduction to an initialised tile",
                 )
             self._made = ndarray(self._value.shape, self._value.dtype)
             for turn in turns:
