@@ -96,7 +96,7 @@ class StudyCosts(Displayed):
         }
         given = {cost.steps: "" for cost in self.estimate.costs if cost.steps}
         table = new_table(
-            f"full-size model ({self.estimate.name}): predicted cost, if the baseline "
+            f"full-size model ({self.estimate.name}): cost, if the baseline "
             f"needs {' or '.join(f'{n:,}' for n in given)} steps",
             columns,
             (_cells(row, self.rows[0]) for row in self.rows),
