@@ -22,10 +22,13 @@ def share(error: float, norm: float = 1.0) -> Share:
 
 
 def owes_to_chance(
-    *steps: tuple[float, float], unit: float = E4M3_UNIT, norm: float = 1.0
+    *steps: tuple[float, float],
+    unit: float = E4M3_UNIT,
+    norm: float = 1.0,
+    moved: float = 0.0,
 ) -> bool:
     """Ask of the last product; each has an error of its own, one in the run, and a
-    result of this norm."""
+    result of this norm. In FP32, perturbed data change a result by `moved`."""
     x = normal(8, 8)
     arguments = (x,) * (len(steps) + 1)
 
@@ -42,7 +45,7 @@ def owes_to_chance(
         operands = {left: share(before), right: share(0.0)}
         of_none = dict(absorbed=(0.0, 0.0), wrapped=0, misread=0, rounds_whole=False)
         result = share(error, norm if (own, error) == steps[-1] else 1.0)
-        result = replace(result, data_error=error if unit == E4M3_UNIT else 0.0)
+        result = replace(result, data_error=error if unit == E4M3_UNIT else moved)
         evidence = OpEvidence(result, operands, own, cut_off={}, **of_none)
         path, before = OpPath((), op), error
         recorder.traces[path] = OpTrace(path, evidence)
@@ -64,10 +67,15 @@ def test_what_has_no_digits_in_8_bits_cannot_lose_any(is_chance, steps):
     assert owes_to_chance(*steps) is is_chance
 
 
-@pytest.mark.parametrize(("error", "is_chance"), [(4.2e-6, True), (2e-3, False)])
-def test_a_sum_that_float64_cancels_is_noise_unless_its_terms_are_wrong(
-    error, is_chance
+@pytest.mark.parametrize(
+    ("error", "moved", "is_chance"),
+    [(4.2e-6, 1.0, True), (2e-3, 1.0, False), (4.2e-6, 0.05, False)],
+    ids=["noise", "of wrong terms", "not moved by data"],
+)
+def test_a_product_that_float64_cancels_is_noise_if_data_change_all_of_it(
+    error, moved, is_chance
 ):
     """The gradient of an attention's key bias, after some steps of training."""
     steps = (error, error), (1.0, 8e8)
-    assert owes_to_chance(*steps, unit=2.0**-24, norm=1e-15) is is_chance
+    given = {"unit": 2.0**-24, "norm": 1e-15, "moved": moved}
+    assert owes_to_chance(*steps, **given) is is_chance
