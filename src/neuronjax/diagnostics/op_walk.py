@@ -252,9 +252,9 @@ class ParallelWalk(OpWalk):
         if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands
         exact = self._beside[lane].reference.read(i.operands)
-        is_fault = unheld(exact, cast) or selects(i.dimensions, exact)
-        if not cast.is_scaled and is_fault:
-            return operands
+        if not cast.is_scaled:
+            if unheld(exact, cast) or selects(i.dimensions, exact):
+                return operands
         return [
             perturbed(x, cast.unit, self._draw)
             if unit_of(v.type.dtype) and not is_exact(r)

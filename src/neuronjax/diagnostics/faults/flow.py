@@ -304,7 +304,9 @@ class Flow:
         `chain`, if they are below a roundoff `unit` of the sum and wrong in every
         digit; else None. Such a loop (as of an iterative solver) has converged, and
         right addends would make it exact."""
-        for trace, seen in chain if unit > SHORT else ():
+        if unit <= SHORT:
+            return None
+        for trace, seen in chain:
             others = {v for v in seen.operands if self.maker(v) is not trace}
             if trace.path.op.name not in ADDS or len(others) == len(seen.operands):
                 continue
