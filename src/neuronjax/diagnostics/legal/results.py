@@ -150,10 +150,19 @@ class CheckedOutput:
                 f"   where at most {short(judged.relative_l2_bound)} is legal"
             )
         count = f"{judged.refused} of {judged.elements} elements outside their bounds"
+        value, expected = (f"{x:.{self._digits}g}" for x in (self.value, self.expected))
         return (
-            f"{self.path}: {count}\n   worst at {place}: {self.value:.7g}, expected "
-            f"{self.expected:.7g} +- {self.allowed:.2g}"
+            f"{self.path}: {count}\n   worst at {place}: {value}, expected {expected} "
+            f"+- {self.allowed:.2g}"
         )
+
+    @property
+    def _digits(self) -> int:
+        """Return the number of digits that show a hundredth of the bound, 3 to 17."""
+        size = max(abs(self.value), abs(self.expected))
+        if not (0 < self.allowed < math.inf and 0 < size < math.inf):
+            return 7
+        return min(max(3, 3 + math.floor(math.log10(size / self.allowed))), 17)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
