@@ -88,8 +88,11 @@ class PricedTable(Displayed):
         prices = {cost.machine: cost.price for cost in self.costs}
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
-        how = "80 % intervals of the time of a call, from similar measured programs:"
-        lines += [self._MEASURED, how]
+        lines += [
+            self._MEASURED,
+            "80 % intervals of the computing time of a step, from similar measured "
+            "programs:",
+        ]
         sure = map(_how_sure, _labels(self.profiles), self.profiles)
         lines += dict.fromkeys(filter(None, sure))
         lines += [
@@ -291,10 +294,10 @@ def slower_notes(
 def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) -> str:
     names = [policy_name(p.policy) for p in (narrow, wide)]
     times = [seconds(p.total_seconds) for p in (narrow, wide)]
-    where = f"without its launch, a step on {narrow.target.name} takes"
+    where = f"without waits for launches, a step on {narrow.target.name} takes"
     said = f"{where} {times[0]} with {names[0]} and {times[1]} with {names[1]}"
     if not gains:
-        longer = f"a launch takes longer than the step with {names[1]}"
+        longer = f"a launch takes longer than {times[1]}"
         return f"{said}; {longer}, so mixing both would save nothing"
     timing = dict(lnc=narrow.core.lnc, trips=trips)
     policies = narrow.policy, wide.policy

@@ -71,11 +71,13 @@ class StudyCosts(Displayed):
     Attributes:
         rows: the rows, in the order of the estimate.
         estimate: the estimate for a step of the full-size model.
+        baseline: label of the policy whose number of steps is given.
         confidence: confidence level of the intervals of the ratios of steps.
     """
 
     rows: tuple[CostToLoss, ...]
     estimate: Estimate
+    baseline: str
     confidence: float
 
     @property
@@ -96,8 +98,8 @@ class StudyCosts(Displayed):
         }
         given = {cost.steps: "" for cost in self.estimate.costs if cost.steps}
         table = new_table(
-            f"full-size model ({self.estimate.name}): cost, if the baseline "
-            f"needs {' or '.join(f'{n:,}' for n in given)} steps",
+            f"full-size model ({self.estimate.name}): cost and interval, if "
+            f"{self.baseline} needs {' or '.join(f'{n:,}' for n in given)} steps",
             columns,
             (_cells(row, self.rows[0]) for row in self.rows),
             caption="steps: those given, times the measured ratio of steps. one step: "
@@ -152,7 +154,9 @@ def study_costs(
             dollars=total,
         )
         rows.append(row)
-    return StudyCosts(rows=tuple(rows), estimate=estimated, confidence=confidence)
+    return StudyCosts(
+        rows=tuple(rows), estimate=estimated, baseline=baseline, confidence=confidence
+    )
 
 
 def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:

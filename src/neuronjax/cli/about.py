@@ -28,7 +28,7 @@ def exactness(
         bool, typer.Option("--markdown", help="Print all tables as Markdown.")
     ] = False,
 ) -> None:
-    """List which kinds of numbers are exact, modelled or checked on silicon.
+    """List which results are exact, modelled or checked on silicon.
 
     A second table lists public measurements of chips.
 

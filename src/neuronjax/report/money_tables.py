@@ -86,9 +86,9 @@ def _table(
 
 # The explanation of `timing.collectives.queued_launch_seconds`.
 _LAUNCH = (
-    "wait: how long the chips wait in each step, because the launch (the start of the "
-    "next call) takes longer than the step; the steps of one jax.lax.scan need only "
-    "one launch"
+    "wait: how long the chips wait in each step for the launch (the start of the next "
+    "call), if it takes longer than their own work; the steps of one jax.lax.scan need "
+    "only one launch"
 )
 
 
