@@ -162,3 +162,30 @@ def test_trials_and_draws_do_not_show_values_to_the_host_again(offset):
         [wrong] = report.verdict.wrong
         assert (wrong.relative_l2 < 0.35) == (offset == 300)
         assert len(seen) == 5  # one for every lane of the first walk
+
+
+def loss_of_rounded(x):
+    low = (x.astype(BF16).astype(jnp.float32) - 1.0).astype(BF16)
+    return jnp.log(low).astype(jnp.float32)
+
+
+def loss_of_overflow(x):
+    total = jnp.exp(x.astype(jnp.float16)).astype(jnp.float32)
+    return jnp.log((1.0 / total).astype(BF16)).astype(jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (loss_of_overflow, np.float32([1.0, 12.0, 3.0])),
+        (jax.jit(jax.vmap(loss_of_overflow)), np.float32([[1.0, 12.0], [2.0, 3.0]])),
+        (loss_of_rounded, np.float32([1.001, 1.5, 2.0])),
+    ],
+)
+def test_an_op_that_is_right_on_exact_operands_needs_no_other_format(function, x):
+    """Its operand was made wrong by an earlier op; FP32 would not change the result."""
+    faults = compare(function, policy="fp32")(x).faults
+    (log,) = (f for f in faults if f.record.op.endswith("log"))
+    assert "with the reference's operands, no number is Inf or NaN" in log.evidence
+    assert "FP32" not in log.remedy
+    assert log.remedy

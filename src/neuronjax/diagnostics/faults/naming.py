@@ -65,6 +65,7 @@ OUT_OF_MATMUL += 'matmul a Rule with auto_cast="none"'
 LOST_GUARD = "use an epsilon that the format holds (1e-4 in float16), or add it in FP32"
 MISREAD = "use a constant that the format holds, or apply the constant in float32"
 INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.where"
+WRONG_BEFORE = "correct the op that makes the wrong operand, or guard the operand"
 LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflow"
 ONLY_THE_STEP = "keep this matmul in FP32 by a Rule, or use it to compute only the "
 ONLY_THE_STEP += "change of the state, and add the change in FP32"
@@ -216,6 +217,8 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     text += ", though all operands are finite"
     if share.nonfinite_reference == share.nonfinite:
         text += "; float64 has them too"
+    elif math.isfinite(e.own):
+        text += "; with the reference's operands, no number is Inf or NaN"
     return FaultName(nonfinite_kind(short_name(t), share.nan > 0), text)
 
 

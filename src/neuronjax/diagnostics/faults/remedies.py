@@ -18,7 +18,13 @@ from neuronjax.diagnostics.comparison_tables import percent, short
 from neuronjax.diagnostics.faults.better_forms import better_form
 from neuronjax.diagnostics.faults.evidence import ADDS
 from neuronjax.diagnostics.faults.judgement import excused, limit
-from neuronjax.diagnostics.faults.naming import IN_FP32, KINDS, FaultName, short_name
+from neuronjax.diagnostics.faults.naming import (
+    IN_FP32,
+    KINDS,
+    WRONG_BEFORE,
+    FaultName,
+    short_name,
+)
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.search import Suspect
@@ -98,6 +104,8 @@ class Remedy:
             return known
         if self.execution is None:
             return form or KINDS[kind]
+        if self.shown.made_nonfinite and math.isfinite(self.shown.shown.own):
+            return form or WRONG_BEFORE
         helps, text = self._wider(self.execution)
         if not helps:
             return f"{known}; {text}"
