@@ -45,7 +45,7 @@ def test_estimate_compares_instances_policies_and_machines(run):
     assert "inf2.xlarge, 1.50 USD/h (given)" in result.stdout
     assert "inf2.xlarge is sold for serving" in result.stdout
     assert "Warning" not in result.output
-    assert "wait: how long the chips wait" in result.stdout
+    assert "wait: starting the next call" in result.stdout
     assert "one jax.lax.scan need only one launch" in " ".join(result.stdout.split())
 
 

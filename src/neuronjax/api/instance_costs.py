@@ -297,8 +297,8 @@ def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) ->
     where = f"without waits for launches, a step on {narrow.target.name} takes"
     said = f"{where} {times[0]} with {names[0]} and {times[1]} with {names[1]}"
     if not gains:
-        longer = f"a launch takes longer than {times[1]}"
-        return f"{said}; {longer}, so mixing both would save nothing"
+        waits = f"with {names[1]}, the chips already wait for launches"
+        return f"{said}; {waits}, so a mixture of both would save nothing"
     timing = dict(lnc=narrow.core.lnc, trips=trips)
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)

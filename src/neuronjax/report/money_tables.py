@@ -86,8 +86,8 @@ def _table(
 
 # The explanation of `timing.collectives.queued_launch_seconds`.
 _LAUNCH = (
-    "wait: how long the chips wait in each step for the launch of the next call, which "
-    "begins while they compute; the steps of one jax.lax.scan need only one launch"
+    "wait: starting the next call (the launch) takes longer than the chips compute, so "
+    "they wait for it in each step; the steps of one jax.lax.scan need only one launch"
 )
 
 
@@ -144,7 +144,7 @@ def serving_tables(
         ),
         "$/Mtok": lambda cost: _per_million(cost.dollars_per_million_tokens),
     }
-    held = "Memory of one logical core; dollars for a million tokens of both kinds"
+    held = "Memory of one logical core; dollars per million tokens, in and out averaged"
     tables = [_table(title, costs, speed), _table(held, costs, memory)]
     if any(cost.kwh_per_million_tokens is not None for cost in costs):
         energy: dict[str, Callable[[ServingCost], str | Text]] = {
