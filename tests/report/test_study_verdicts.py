@@ -58,6 +58,17 @@ def test_slower_training_needs_so_many_times_the_steps(times):
     assert found.words("native") == f"needs {ratio} times the steps"
 
 
+def test_training_is_slower_although_three_seeds_disagree_how_much_slower():
+    """The loss is worse for certain, so a ratio of steps that may be 0.9 is no reason
+    to say that training needs more than four times the steps."""
+    rows = np.stack([fall(s, seeds=1, noise=0).values[0] for s in (0.5, 1, 2)])
+    base = Curve((0, 1, 2), STEPS, rows - rows[:, -20:].mean(1, keepdims=True))
+    found = verdict(Curve(base.seeds, STEPS, base.values + 0.1), base)
+    assert found.difference.low > found.margin
+    assert found.steps_ratio.low < 1 < found.steps_ratio.estimate
+    assert found.kind == "slower"
+
+
 def test_two_seeds_of_many_may_leave_the_steps_open():
     """Of 200 looks each is at 99.975 %: 2,500 standard deviations of two numbers."""
     base, slow = fall(seeds=2, noise=1e-4), fall(1 / 3, seeds=2, noise=1e-4)

@@ -230,7 +230,7 @@ class _Judge:
         rises = ends_of(half, self.last) > half.values.mean(axis=1)
         stopped = {*half.unmoved, *np.array(own.seeds)[rises].tolist()}
         falls = 2 * len(stopped) < len(own.seeds)
-        later = 1 < ratio.low and ratio.high < _MANY_TIMES
+        later = 1 < ratio.estimate and ratio.high < _MANY_TIMES
         return "slower" if falls and later else "worse"
 
     def _more_seeds(self, differences: np.ndarray) -> int | None:
