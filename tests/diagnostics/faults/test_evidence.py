@@ -327,3 +327,14 @@ def test_one_comparison_of_many_falls_otherwise_by_chance(size, flips, tie):
     zeros = seen(np.zeros(size, "f"), np.zeros(size))
     result = seen(np.arange(size) < flips, np.zeros(size, bool))
     assert is_tie(op, [zeros, zeros], result) == tie
+
+
+def test_one_float_that_is_repeated_becomes_another_whole_number_by_chance():
+    """A table of buckets has the same distance in every row."""
+    same = np.full(256, 2.0, np.float32)
+    op = op_of(lambda x: x.astype(jnp.int32), same)
+    flips = seen(same.astype(np.int32), same - 1, dtype=np.dtype("int32"))
+    assert is_tie(op, [seen(same, same - 2.0**-40)], flips)
+    apart = np.arange(1, 257, dtype=np.float32)
+    flips = seen(apart.astype(np.int32), apart - 1, dtype=np.dtype("int32"))
+    assert not is_tie(op, [seen(apart, apart - 2.0**-40)], flips)

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
+import neuronjax as nj
 from neuronjax.api.compare import compare
 from neuronjax.policy import Policy
 from tests.arrays import normal
@@ -352,3 +354,84 @@ def test_a_zero_of_minus_infinity_is_made_by_no_op_before_it():
     x = normal(24, 6, scale=0.1) + np.float32(1e3)
     report = compare(entropy_of_masked, policy="fp32")(x, np.arange(6) > 1)
     assert report.faults[0].record.source == marked_line(entropy_of_masked)
+
+
+def noise_of_rounded(u):
+    low = u.astype(jnp.bfloat16)  # here
+    return -jnp.log(-jnp.log(low.astype(jnp.float32)))
+
+
+def noise_in_a_scan(u):
+    low = u.astype(jnp.bfloat16)  # here
+    return jax.lax.scan(lambda s, x: (s - jnp.log(-jnp.log(x)), x), 0 * u[0], low)[0]
+
+
+def noise(u):
+    return -jnp.log(-jnp.log(u))
+
+
+@pytest.mark.parametrize("faulty", [noise_of_rounded, noise_in_a_scan])
+def test_a_number_that_rounds_to_one_makes_the_zero_of_a_logarithm(faulty):
+    u = np.linspace(0.01, 0.9995, 64, dtype=np.float32).reshape(16, 4)
+    assert_named("coarse", faulty, noise, (u,), policy="fp32")
+
+
+def squared(a, b):
+    gram = a.T @ a  # here
+    lower = jnp.linalg.cholesky(gram + 1e-9 * jnp.eye(len(gram)))
+    first = jax.scipy.linalg.solve_triangular(lower, a.T @ b, lower=True)
+    return jax.scipy.linalg.solve_triangular(lower.T, first, lower=False)
+
+
+def test_normal_equations_square_the_condition_number():
+    x = np.linspace(0.05, 1.0, 96)
+    a = np.vander(x, 6, increasing=True).astype(np.float32)
+    b = (a @ normal(6, 4) + 1e-3 * normal(96, 4)).astype(np.float32)
+    assert_named("singular", squared, None, (a, b), policy="fp32")
+    report = compare(squared, policy="fp32")(a, b)
+    assert "by QR or jnp.linalg.lstsq" in report.faults[0].remedy
+    devices = nj.make_mesh((2,), ("i",))
+    spread = jax.shard_map(
+        jax.vmap(squared), mesh=devices, in_specs=P("i"), out_specs=P("i")
+    )
+    both = compare(spread, policy="fp32")(np.stack([a, a]), np.stack([b, b]))
+    assert both.faults[0].record.source == marked_line(squared)
+
+
+def scaled_loss(g):
+    return 1024.0 * (g * g).sum()
+
+
+def clipped(g):
+    half = jax.grad(scaled_loss)(g).astype(jnp.float16)
+    norm = jnp.sqrt(jnp.sum(half * half))  # here
+    return half.astype(jnp.float32) / norm.astype(jnp.float32)
+
+
+def clipped_in_fp32(g):
+    wide = jax.grad(scaled_loss)(g)
+    return wide / jnp.sqrt(jnp.sum(wide * wide))
+
+
+def test_the_norm_of_scaled_gradients_is_no_fault_of_the_scale():
+    """The gradients fit float16, only their squares do not."""
+    arguments = (normal(64),)
+    assert_named("overflow", clipped, clipped_in_fp32, arguments, policy="fp32")
+
+
+def unscaled(q, k, v):
+    weights = jax.nn.softmax(q @ k.T / 4, axis=-1)
+    low = weights.astype(jnp.float8_e4m3fn)  # here
+    return low.astype(jnp.float32) @ v
+
+
+def scaled_first(q, k, v):
+    weights = jax.nn.softmax(q @ k.T / 4, axis=-1)
+    up = 448.0 / weights.max(axis=-1, keepdims=True)
+    return ((weights * up).astype(jnp.float8_e4m3fn).astype(jnp.float32) @ v) / up
+
+
+def test_a_cast_that_loses_most_comes_before_a_function_that_amplifies_a_little():
+    q, k, v = normal(16, 16), 0.8 * normal(2048, 16), 0.5 * normal(2048, 8) + 1
+    options = {"policy": "fp8", "target": "trn3"}
+    assert_named("underflow", unscaled, scaled_first, (q, k, v), **options)

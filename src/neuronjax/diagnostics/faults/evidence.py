@@ -121,7 +121,7 @@ _CHANGES = {
     "stablehlo.round_nearest_even": 0.5,
     "stablehlo.round_nearest_afz": 0.5,
 }
-#: This many whole numbers may become others by chance, of any number of elements.
+#: This many different floats may become other whole numbers by chance.
 _FEW_FLIPS = 4
 #: Floats with a smaller relative distance may be the same number in FP32.
 _ONE_IN_FP32 = 2.0**-21
@@ -131,8 +131,8 @@ _LARGEST_WITH_FRACTION = 2.0**11
 
 def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
     """Return whether `result` is off only by chance: exactly one of several comparisons
-    flips, or floats next to a rounding boundary become other whole numbers. Many whole
-    numbers that become others (such as `floor` of n / 3 * 3) are no chance."""
+    flips, or floats next to a rounding boundary become other whole numbers. Many
+    different floats that do (such as `floor` of n / 3 * 3) are no chance."""
     if op.name == "stablehlo.compare":
         flips = np.count_nonzero(np.asarray(result.actual) != result.reference)
         return flips == 1 < np.size(result.reference)
@@ -149,7 +149,7 @@ def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
     apart = np.abs(given - change) + np.abs(given - wide(operands[0].actual)[flipped])
     size = np.abs(given)
     beside = (apart <= _ONE_IN_FP32 * size) & (size < _LARGEST_WITH_FRACTION)
-    return bool(0 < np.count_nonzero(flipped) <= few and beside.all())
+    return bool(0 < np.unique(given).size <= few and beside.all())
 
 
 BOUNDS = frozenset(("stablehlo.maximum", "stablehlo.minimum", "stablehlo.clamp"))

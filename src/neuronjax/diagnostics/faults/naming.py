@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronjax.diagnostics.comparison_tables import percent, short
+from neuronjax.diagnostics.faults.better_forms import CONDITIONED
 from neuronjax.diagnostics.faults.evidence import (
     ADDS,
     BOUNDS,
@@ -76,17 +77,25 @@ FFT = (
     "numbers as in the largest"
 )
 KEEP_REMAINDERS = "add the remainder of each rounding to the next update"
-#: By `Suspect.scale`: why numbers become zero, and a remedy.
-_ZEROS = {
+#: By `Suspect.scale`: a kind of fault, its reason and a remedy.
+_BY_SCALE = {
     "fill": (
+        "underflow",
         "this constant makes the scale of the matmul's cast so large that other "
         "numbers become zero",
         "use a constant that is no larger than the other numbers, such as 0",
     ),
     "maximum": (
+        "underflow",
         "the program subtracts this maximum from several rows before an exponential, "
         "and rows of much smaller numbers become zero",
         "subtract the maximum of each row: jnp.max(x, axis=-1, keepdims=True)",
+    ),
+    "square": (
+        "singular",
+        "this product of a matrix and itself has the square of the matrix's condition "
+        "number, which multiplies its rounding errors when equations are solved",
+        CONDITIONED,
     ),
 }
 _SUMS = frozenset(("reduce", "reduce_window"))
@@ -136,10 +145,10 @@ def _of_lost(share: float) -> str:
     return f"{percent(share)} of its numbers are off by more than half of their value"
 
 
-def _makes_zeros(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    if s.scale not in _ZEROS:
+def _by_scale(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    if s.scale not in _BY_SCALE:
         return None
-    return FaultName("underflow", *_ZEROS[s.scale])
+    return FaultName(*_BY_SCALE[s.scale])
 
 
 def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -415,7 +424,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 _RULES = (
-    _makes_zeros,
+    _by_scale,
     _wraps,
     _misreads,
     _overflows,

@@ -104,7 +104,8 @@ class Remedy:
             return known
         if self.execution is None:
             return form or KINDS[kind]
-        if self.shown.made_nonfinite and math.isfinite(self.shown.shown.own):
+        is_own = self.shown is self.suspect.trace
+        if is_own and self.shown.made_nonfinite and math.isfinite(self.shown.shown.own):
             return form or WRONG_BEFORE
         helps, text = self._wider(self.execution)
         if not helps:

@@ -152,7 +152,11 @@ def loss_scale(flow: Flow, trace: OpTrace, evidence: OpEvidence) -> OpTrace | No
 
     def passes(value: Value) -> bool:
         made = flow.trace(value)
-        return made is None or made.path.op.name in LINEAR
+        if made is None:
+            return True
+        # The product of a gradient and itself has the square of the scale.
+        operands = made.path.op.operands
+        return made.path.op.name in LINEAR and len({*operands}) == len(operands)
 
     values = flow.behind(trace.path.op.results[0], passes)
     for made in filter(None, map(flow.trace, values)):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,7 +79,8 @@ from neuronjax.diagnostics.faults.traits import (
     vanishes_on,
 )
 from neuronjax.diagnostics.faults.wrong_results import Wrong, wrong_results
-from neuronjax.diagnostics.faults.zeros import flushed
+from neuronjax.diagnostics.faults.zeros import LOG, flushed
+from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir.program import Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
@@ -95,10 +96,12 @@ _WEIGHS = FACTORS | BOUNDS | {f"stablehlo.{n}" for n in ("sqrt", "rsqrt", "cbrt"
 OF_OFFSET = 1e-3
 #: An op that amplifies an error by a larger factor is listed even for small errors.
 TWO_DIGITS = 100.0
-_LOG = "stablehlo.log"
+_MATMUL = "stablehlo.dot_general"
+#: Ops that solve linear equations or prepare their solution.
+_SOLVES = frozenset(("stablehlo.cholesky", "stablehlo.triangular_solve"))
 ANGLES = frozenset(("chlo.acos", "chlo.asin"))
 #: Functions whose result loses digits if an operand near 1 is rounded.
-NEAR_ONE = ANGLES | {_LOG}
+NEAR_ONE = ANGLES | {LOG}
 #: A periodic function loses few digits of an operand up to this magnitude.
 FEW_PERIODS = 16.0
 
@@ -123,7 +126,7 @@ class Suspect:
             numbers; "fill" if it selects a constant so large that the scale of a
             policy's cast fits only the constant; "maximum" if it finds the one maximum
             that the program subtracts from several rows; "loss" if it made the scale of
-            a loss.
+            a loss; "square" if it multiplied a matrix by itself for a solver.
         scaled: the op that rounds or bounds the scaled numbers, if `scale` is given.
     """
 
@@ -232,7 +235,8 @@ class FaultSearch:
                 yield from suspects
         yield from self._rounding_whole(())
         traced = [s for m, trace in shown for s in self._traced_back(trace, m[2])]
-        yield from sorted(traced, key=lambda s: _is_dwarfed(s, traced))
+        allowed = {w.index: w.allowed for w in self.wrong}
+        yield from sorted(traced, key=lambda s: _is_dwarfed(s, traced, allowed))
         yield from late
         if not traced:
             yield from self._correcting()
@@ -317,6 +321,9 @@ class FaultSearch:
         is_cast = maker is None and last is not shown and rounds_operands(last)
         adds_up = self._flow.multiplies_again(chain, self._recorder.unit(last.path.op))
         for worst, seen in self._amplifying(chain):
+            square = self._square(worst)
+            if square is not None:
+                yield Suspect(square, "makes", results, worst, scale="square")
             own = seen.own >= OWN * seen.result.error
             own |= adds_up and worst.cast is not None
             own &= maker is None
@@ -332,6 +339,25 @@ class FaultSearch:
                 if is_linear and not any(others):
                     found.reverse()
             yield from found
+
+    def _square(self, trace: OpTrace) -> OpTrace | None:
+        """Return the product of a matrix and itself if `trace` solves equations with
+        this product, whose condition number is the square of the matrix's."""
+        if trace.path.op.name not in _SOLVES:
+            return None
+
+        def passes(value: Value) -> bool:
+            made = self._flow.trace(value)
+            if made is None or not computes(made):
+                return True
+            return made.path.op.name in _SOLVES | LINEAR - {_MATMUL}
+
+        values = self._flow.behind(trace.path.op.results[0], passes)
+        for made in filter(None, map(self._flow.trace, values)):
+            factors = {self._graph.origin(v, MOVING) for v in made.path.op.operands}
+            if made.path.op.name == _MATMUL and len(factors) == 1:
+                return made
+        return None
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """Return the steps of an error's path `chain` that amplify the error, earliest
@@ -436,7 +462,7 @@ class FaultSearch:
     def _is_for(self, made: OpTrace, function: OpTrace) -> bool:
         """Return whether `made` computes a number near 1 only for `function`. For a
         logarithm, the number must be a sum with a constant, on another line."""
-        if function.path.op.name != _LOG:
+        if function.path.op.name != LOG:
             return len(self._flow.readers(made.path.op.results[0])) == 1
         is_constant = any(map(self._flow.is_constant, made.path.op.operands))
         is_sum = made.path.op.name in ADDS and is_constant
@@ -732,12 +758,20 @@ def _loses_some(share: Share) -> bool:
     return share.lost > by_data
 
 
-def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
+def _is_dwarfed(
+    suspect: Suspect, others: Sequence[Suspect], allowed: Mapping[int, float]
+) -> bool:
     """Return whether an op of `others` that affects a result of `suspect` makes an
-    error over `TWO_DIGITS` times as large as the error of `suspect`. False if `suspect`
-    makes zeros: a small error in zeros becomes an infinite error in a quotient."""
+    error over `TWO_DIGITS` times as large as the error of `suspect`; or, if `suspect`
+    amplifies an error to no more than `allowed` in its results, makes more than that.
+    False if `suspect` makes zeros: a small error in zeros becomes an infinite error in
+    a quotient."""
     if suspect.trace.zeros:
         return False
     error, results = suspect.trace.worst.result.error, {*suspect.results}
     makers = (o.trace for o in others if o.role == "makes" and results & {*o.results})
-    return any(math.inf > t.worst.own > TWO_DIGITS * error > 0 for t in makers)
+    least = TWO_DIGITS * error
+    if suspect.role == "amplifies":
+        most = min((allowed[n] for n in results if n in allowed), default=0.0)
+        least = min(least, most) if error <= most else least
+    return any(math.inf > t.worst.own > least > 0 for t in makers)

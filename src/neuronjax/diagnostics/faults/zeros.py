@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
+from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence, narrows
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.traits import rounds_to
 from neuronjax.ir.program import Op, Value
 
+LOG = "stablehlo.log"
 #: Ops that may return zero for a number that is not zero.
 _VANISHING = frozenset(
     f"stablehlo.{name}" for name in ("exponential", "power", "convert", "logistic")
@@ -43,6 +44,10 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
         gained = evidence.result.nothing - before
         if may_gain and gained > 0 and gained >= most_gained:
             found, most_gained = trace, gained
+            # Only a factor or cast that rounds to 1 makes a logarithm zero.
+            rounded = flow.maker(op.operands[0]) if op.name == LOG else None
+            if rounded is not None and narrows(rounded.path.op):
+                found = rounded
 
 
 def _empty(op: Op, evidence: OpEvidence) -> list[Value]:
