@@ -52,7 +52,7 @@ def test_the_share_of_fp8_is_that_of_all_parts_that_are_named():
     (note,) = in_fp8(found)
     spent = operand_seconds(found.timeline)
     kinds = {kind for kind, _ in spent}
-    assert all(f"{kind} " in note for kind in kinds)
+    assert all(f" for {kind}" in note for kind in kinds)
     whole = sum(map(found.timeline.busy_seconds, QUEUES))
     share = percent(sum(spent.values()) / whole)
     assert note.startswith(

@@ -82,8 +82,10 @@ class OpRecord:
 
     @property
     def errs(self) -> bool:
-        """Return whether the op has an error on the reference's operands."""
-        return self.isolation.differing > 0
+        """Return whether the op has an error on the reference's operands: more than
+        the rounding to its declared format, or an overflow in this rounding."""
+        own = self.isolation
+        return own.differing > 0 or math.isinf(own.relative_l2)
 
     @property
     def only_rounds(self) -> bool:

@@ -28,7 +28,10 @@ _KINDS = {
 }
 _CASTS, _TURNS = "casts", "transposes"
 #: Advice for current scaling, based on studies of the GPT of the quickstart.
-_CHEAPER = "To read no tensor twice, try scaling='delayed' with overflow='saturate'"
+_CHEAPER = (
+    "scaling='delayed' takes the scales from earlier steps, which is faster; use it "
+    "with overflow='saturate'"
+)
 _WORTH_A_NOTE = 0.03
 
 
@@ -83,7 +86,9 @@ def cast_notes(timeline: Timeline, policy: Policy, core: Core) -> Iterator[str]:
             f"{NO_FASTER_THAN_TF32}. Try policy='tf32'"
         )
     elif to.startswith("fp8") and policy.scaling == "current":
-        each = ", ".join(f"{what} {seconds(taken)}" for what, taken in kinds.items())
+        each = ", ".join(
+            f"{seconds(taken)} for {what}" for what, taken in kinds.items()
+        )
         most = max(parts, key=lambda part: parts[part])
         yield (
             f"preparing FP8 operands {taking.format(percent(total / whole))} ({each}); "
