@@ -177,5 +177,4 @@ def store_in_place(target: Any, array: jax.Array) -> None:
     if isinstance(target, np.ndarray):
         target[...] = np.asarray(array).astype(target.dtype, copy=False)
     elif not isinstance(target, jax.Array):
-        name = dtypes.as_dtype(target.dtype)
-        target.copy_(_numpy_to_torch(np.asarray(array), name))
+        target.copy_(_numpy_to_torch(np.asarray(array), dtypes.as_dtype(target.dtype)))

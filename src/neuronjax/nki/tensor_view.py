@@ -237,8 +237,7 @@ class TensorView(NKIObject):
         on_chip = self.storage.on_chip
         if dim != 0 or on_chip:
             where = "an on-chip tensor" if on_chip else f"dimension {dim}"
-            remedy = "select along dimension 0 of an HBM tensor"
-            refuse("vector_select", where, remedy)
+            refuse("vector_select", where, "select along dimension 0 of an HBM tensor")
         count = vector_offset.shape[0]
         index = index_operand("vector_select", vector_offset, count)
         dynamic = DynamicOffset("vector", index, self.strides[0], self.shape[0])

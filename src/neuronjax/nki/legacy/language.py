@@ -257,8 +257,7 @@ def where(
         )
         return nl.where(flags, a, b, kind)
 
-    box = box_of(mask, condition.sizes)
-    return elementwise(choose, condition, x, y, mask=box)
+    return elementwise(choose, condition, x, y, mask=box_of(mask, condition.sizes))
 
 
 def dropout(

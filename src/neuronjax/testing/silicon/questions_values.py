@@ -49,8 +49,7 @@ def _arithmetic() -> Iterator[Question]:
             "rounded twice": lambda c: c["x"] * c["c"] + c["y"],
             "multiply-add": lambda c: fused(c["x"], c["c"], c["y"]),
         }
-        name = f"{WORDS[engine]}: a * b + c"
-        yield ask(name, claim, f"fused_{engine}", alternatives)
+        yield ask(f"{WORDS[engine]}: a * b + c", claim, f"fused_{engine}", alternatives)
     one, claim = np.float64(1), "elementary functions"
     alternatives = {
         "correctly rounded": lambda c: (one / c["x"]).astype(F32),
