@@ -112,11 +112,7 @@ def cache_key(tree: Any) -> Any:
 
 
 def to_jax(array: Any) -> jax.Array:
-    """Return an argument as a JAX array of the same bits.
-
-    Raises:
-        InvalidProgramError: the argument is only the type of an array.
-    """
+    """Return an argument as a JAX array of the same bits."""
     if isinstance(array, jax.Array):
         return array
     if isinstance(array, jax.ShapeDtypeStruct):

@@ -63,8 +63,6 @@ class TensorView(NKIObject):
         self.name = name
         self.dynamic: DynamicOffset | None = None
 
-    # ---- Properties.
-
     @property
     def buffer(self) -> MemoryRegion:
         """The memory region."""
@@ -154,8 +152,6 @@ class TensorView(NKIObject):
                 f"dimension {dim} of {self.describe()} is indexed at run time",
                 f"call {op} before vector_select or indirect",
             )
-
-    # ---- Views.
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> Self:
         """Return elements start, start + step, ... below `end` of one dimension."""

@@ -27,11 +27,7 @@ _described = describer(
 
 
 def apply(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
-    """Return x <op> y as a new tile in SBUF.
-
-    Raises:
-        InvalidProgramError: neither operand is a tile, or the shapes do not broadcast.
-    """
+    """Return x <op> y as a new tile in SBUF."""
     if not isinstance(x, NkiTensor):
         if not isinstance(y, NkiTensor):
             refuse(

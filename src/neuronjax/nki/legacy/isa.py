@@ -308,9 +308,6 @@ def iota(expr: Any, dtype: Any, *, mask: Any = None, **hints: Any) -> Tile:
     return tile
 
 
-# ---- Selections, movement, and what NKI no longer has.
-
-
 def affine_select(
     pred: Any,
     on_true_tile: Tile,

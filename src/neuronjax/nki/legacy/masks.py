@@ -95,11 +95,7 @@ def _cut(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def box_of(mask: Any, shape: tuple[int, ...]) -> Box | None:
-    """Return the box of a mask over a shape; None if nothing is masked.
-
-    Raises:
-        UnsupportedError: the mask is not a box.
-    """
+    """Return the box of a mask over a shape; None if nothing is masked."""
     if mask is None or mask is True:
         return None
     full = np.broadcast_to(_cut(np.asarray(mask, bool), shape), shape)

@@ -64,9 +64,6 @@ def _arithmetic() -> Iterator[Question]:
     yield ask("VectorE: division", claim, "divide", alternatives)
 
 
-# -- NaNs and zeros --------------------------------------------------------------------
-
-
 def _specials() -> Iterator[Question]:
     for op, better in (("maximum", np.greater), ("minimum", np.less)):
         name, probe = f"VectorE: {op}", f"special_{op}"
@@ -120,9 +117,6 @@ def _payload(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return (chosen | np.uint32(0x00400000)).view(F32)
 
 
-# -- Integers, transposition -----------------------------------------------------------
-
-
 def _integers() -> Iterator[Question]:
     for engine, op, _ in probes.INTEGERS:
         alternatives: dict[str, Answer] = {
@@ -168,9 +162,6 @@ def _through_identity(case: ProbeCase) -> np.ndarray:
     x = case["x"].T
     finite = np.isfinite(x).all(axis=1, keepdims=True)
     return np.where(finite, flushed(x), F32(np.nan))
-
-
-# -- Ranks -----------------------------------------------------------------------------
 
 
 def _ranks() -> Iterator[Question]:
