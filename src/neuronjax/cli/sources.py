@@ -110,7 +110,7 @@ class FunctionSource:
     function: Callable[..., Any]
 
     def arguments(self, shapes: Shapes) -> tuple[Any, ...]:
-        """Return the types in `shapes`, or without it the values of `example_args`."""
+        """Return the types in `shapes`, or without it what `example_args` has."""
         if shapes is not None and shapes != []:
             return self._fitting(parse_shapes(shapes))
         example = getattr(self.function, "example_args", None)
@@ -295,8 +295,7 @@ def with_values(
     types: Sequence[Any], names: Sequence[str], inputs: Path | None, seed: int
 ) -> list[jax.Array]:
     """Return the arrays of the file `inputs`. Without a file, return the arrays in
-    `types`, and a random array for each type in `types`.
-    """
+    `types`, and a random array for each type in `types`."""
     generator = np.random.default_rng(seed)
     if inputs is None:
         kind = jax.ShapeDtypeStruct

@@ -35,7 +35,7 @@ class SourceBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceLines:
-    """Blocks of source by the file's name, without folders as in a golden's locations."""
+    """Blocks of source by the name of the file, without folders, as in locations."""
 
     files: Mapping[str, tuple[SourceBlock, ...]]
 

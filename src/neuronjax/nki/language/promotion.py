@@ -17,7 +17,7 @@ from neuronjax.numerics.float_format import FP8
 
 
 def promoted(a: str, b: str) -> str:
-    """Return the dtype of an operation on two tiles."""
+    """Return the dtype of an operation on two tiles; a packed type has no operation."""
     if a == b:
         return a
     first, second = dtypes.info(a), dtypes.info(b)
