@@ -24,9 +24,9 @@ def main() -> None:
         # parts: threads of BLAS would mostly wait for one another. NumPy reads the
         # variable only when it is imported.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from neuronjax.cli import main as command
+    from neuronjax.cli import app
 
-    command()
+    app()
 
 
 @contextlib.contextmanager

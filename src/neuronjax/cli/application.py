@@ -116,11 +116,6 @@ def root(
     """
 
 
-def main() -> None:
-    """Run the command."""
-    app()
-
-
 TargetOption = Annotated[
     str, typer.Option("--target", help="The chip, instance or UltraServer.")
 ]

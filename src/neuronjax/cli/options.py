@@ -32,22 +32,14 @@ _ENTRY = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The differences between an option and the default option for the same keyword.
+    """The differences between an option and the default option for the same keyword."""
 
-    Attributes:
-        flag: the option's name; "" for the name of the keyword.
-        short: a second name, of one letter.
-        metavar: the name of the value in the help.
-        help: help for values that are written differently on the command line.
-        repeated: whether the option can be given several times.
-        read: converts the text, or list of texts, to the verb's argument.
-    """
-
-    flag: str = ""
-    short: str = ""
-    metavar: str | None = None
-    help: str = ""
-    repeated: bool = False
+    flag: str = ""  # the option's name; "" for the name of the keyword
+    short: str = ""  # a second name, of one letter
+    metavar: str | None = None  # the name of the value in the help
+    help: str = ""  # for values that are written differently on the command line
+    repeated: bool = False  # whether the option can be given several times
+    #: Converts the text, or list of texts, to the verb's argument.
     read: Callable[[Any], Any] = lambda value: value
 
 

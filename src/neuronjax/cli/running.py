@@ -77,13 +77,7 @@ def run(
         nj.keep_compiled()
     if source.endswith(SUFFIX):
         _refuse_beside_script(
-            {
-                "--args": shapes,
-                "--inputs": inputs,
-                "--output": output,
-                "--compare": compare,
-                "--json": as_json,
-            }
+            args=shapes, inputs=inputs, output=output, compare=compare, json=as_json
         )
         arguments = context.meta[ARGUMENTS]
         run_script(Path(source), arguments, target or "trn2", policy)
@@ -120,8 +114,8 @@ def run(
         console.print(application.table("Instructions by engine", columns, [row]))
 
 
-def _refuse_beside_script(options: Mapping[str, Any]) -> None:
-    given = [name for name, value in options.items() if value]
+def _refuse_beside_script(**options: Any) -> None:
+    given = [f"--{name}" for name, value in options.items() if value]
     if given:
         raise nj.InvalidProgramError(
             f"a script takes no {', '.join(given)}: only a function or a saved program "

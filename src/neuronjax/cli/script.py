@@ -33,12 +33,7 @@ class ScriptCommand(TyperCommand):
 def run_script(
     path: Path, arguments: Sequence[str], target: str, policy: str | None
 ) -> None:
-    """Run a file like `python path arguments...`, but emulate what it jits.
-
-    Raises:
-        InvalidProgramError: the file does not exist, or the target or policy is
-            unknown.
-    """
+    """Run a file like `python path arguments...`, but emulate what it jits."""
     if not path.is_file():
         raise nj.InvalidProgramError(f"{path}: no such file", remedy="check the path")
     before = sys.argv, list(sys.path)

@@ -110,12 +110,7 @@ class FunctionSource:
     function: Callable[..., Any]
 
     def arguments(self, shapes: Shapes) -> tuple[Any, ...]:
-        """Return the arguments: types from `shapes`, or from `example_args` without it.
-
-        Raises:
-            InvalidProgramError: neither shapes nor `example_args` are given, or they do
-                not fit the function's parameters.
-        """
+        """Return the types in `shapes`, or without it what `example_args` has."""
         if shapes is not None and shapes != []:
             return self._fitting(parse_shapes(shapes))
         example = getattr(self.function, "example_args", None)
@@ -158,11 +153,7 @@ class FunctionSource:
 
 
 def find(source: str) -> FunctionSource | SavedSource:
-    """Return the function or saved program that a user names.
-
-    Raises:
-        InvalidProgramError: the file, module or function does not exist.
-    """
+    """Return the function or saved program that a user names."""
     where, colon, name = source.rpartition(":")
     if not colon or not name.isidentifier() or Path(source).exists():
         return _saved(source)
@@ -268,11 +259,7 @@ _SHAPE = re.compile(r"\s*([a-z]\w*)(?:\[([\d\s,]*)\])?\s*,?")
 
 
 def parse_shapes(texts: str | Sequence[str]) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Return the types of "f32[8,16] i32[4]", or of several such texts.
-
-    Raises:
-        InvalidProgramError: the text has another form, or an unknown dtype.
-    """
+    """Return the types of "f32[8,16] i32[4]", or of several such texts."""
     text = texts if isinstance(texts, str) else " ".join(texts)
     types, at = [], 0
     while at < len(text.rstrip()):
@@ -308,11 +295,7 @@ def with_values(
     types: Sequence[Any], names: Sequence[str], inputs: Path | None, seed: int
 ) -> list[jax.Array]:
     """Return the arrays of the file `inputs`. Without a file, return the arrays in
-    `types`, and a random array for each type in `types`.
-
-    Raises:
-        InvalidProgramError: an array is missing in the file, or has another shape.
-    """
+    `types`, and a random array for each type in `types`."""
     generator = np.random.default_rng(seed)
     if inputs is None:
         kind = jax.ShapeDtypeStruct

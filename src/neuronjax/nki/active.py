@@ -39,11 +39,7 @@ def current_or_none() -> ActiveTrace | None:
 
 
 def current() -> ActiveTrace:
-    """Return the active trace.
-
-    Raises:
-        InvalidProgramError: no kernel is running.
-    """
+    """Return the active trace."""
     trace = current_or_none()
     if trace is None:
         refuse(

@@ -112,11 +112,7 @@ def cache_key(tree: Any) -> Any:
 
 
 def to_jax(array: Any) -> jax.Array:
-    """Return an argument as a JAX array of the same bits.
-
-    Raises:
-        InvalidProgramError: the argument is only the type of an array.
-    """
+    """Return an argument as a JAX array of the same bits."""
     if isinstance(array, jax.Array):
         return array
     if isinstance(array, jax.ShapeDtypeStruct):
@@ -177,5 +173,4 @@ def store_in_place(target: Any, array: jax.Array) -> None:
     if isinstance(target, np.ndarray):
         target[...] = np.asarray(array).astype(target.dtype, copy=False)
     elif not isinstance(target, jax.Array):
-        name = dtypes.as_dtype(target.dtype)
-        target.copy_(_numpy_to_torch(np.asarray(array), name))
+        target.copy_(_numpy_to_torch(np.asarray(array), dtypes.as_dtype(target.dtype)))

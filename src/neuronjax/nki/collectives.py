@@ -216,9 +216,6 @@ def collective_permute(
     return _emit(where, dsts, srcs, attributes, priority, name, reads_outputs=True)
 
 
-# ---- Rings.
-
-
 @_described(
     srcs_by_channel="one tensor per channel",
     channel_ids="0, 1, ...; at most 2 ids, or 4 if each group has all chips of a node",
@@ -306,9 +303,6 @@ def _register(
         label=name,
     )
     return register
-
-
-# ---- Collectives whose lengths are known only at run time.
 
 
 @_described(

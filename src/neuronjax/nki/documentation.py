@@ -20,6 +20,13 @@ def describe(function: Callable[..., Any], arguments: Mapping[str, str]) -> None
     function.__doc__ = "\n".join(lines)
 
 
+def named(function: Function, name: str, meaning: str) -> Function:
+    """Give a function, made by another, a name and a docstring."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = meaning
+    return function
+
+
 def describer(**shared: str) -> Callable[..., Callable[[Function], Function]]:
     """Return a decorator that describes arguments by `shared` and its own keywords."""
 

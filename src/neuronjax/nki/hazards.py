@@ -180,12 +180,9 @@ def _missing_grid(program: KernelProgram) -> Iterator[KernelFinding]:
 
 
 def _advice(program: KernelProgram, target: Target) -> Iterator[KernelFinding]:
-    trace, seen = Trace(target), set()
+    trace, first = Trace(target), {}
     for i in program.body.walk():
-        key = (signature(i), i.location)
-        if key in seen:
-            continue
-        seen.add(key)
-        error = advice_for(i, trace)
-        if error is not None:
+        first.setdefault((signature(i), i.location), i)
+    for i in first.values():
+        if error := advice_for(i, trace):
             yield _of_error("documented-limit", "warning", error)

@@ -144,7 +144,7 @@ def _by_arrays(t: View, keys: list[Any]) -> View:
         isinstance(k, np.ndarray | int | np.integer) for k in keys
     ):
         refuse("index", "index arrays beside a slice or a register", "use one kind")
-    arrays = [_as_array(k, size) for k, size in zip(keys, t.shape, strict=True)]
+    arrays = [as_array(k, size) for k, size in zip(keys, t.shape, strict=True)]
     try:
         common_shape(arrays)
     except ValueError:
@@ -293,7 +293,8 @@ def elements_at(t: TensorView, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.asarray(sum(a.astype(np.int64) * s for a, s in pairs)) + t.offset
 
 
-def _as_array(key: Any, size: int) -> np.ndarray:
+def as_array(key: Any, size: int) -> np.ndarray:
+    """Return an index, or an array of them; a negative number counts from the end."""
     array = np.asarray(key)
     return np.where(array < 0, array + size, array) if array.ndim == 0 else array
 

@@ -268,8 +268,7 @@ class Kernel:
                 (algorithm_from_scope(""), os.environ.get(VARIABLE)) if ranks else ()
             )
             launch = (self.grid, self._ranks, devices, *algorithm)
-            name = chosen_target(self.target).name
-            key = (call.key(), name, launch, self.numerics)
+            key = (call.key(), chosen_target(self.target).name, launch, self.numerics)
         except arguments.Unhashable:
             return _specialise(self, call, devices)
         if key not in self._specialised:
@@ -386,8 +385,7 @@ def _results(value: Any, accesses: list[Access]) -> Any:
 def _specialise(kernel: Kernel, call: BoundCall, devices: int) -> Specialised:
     # Tracing makes constants, so it must not run under an outer jit's trace.
     traced = kernel.trace_call(call, devices)
-    core = chosen_target(kernel.target).core
-    checked(traced.program, core, older=kernel.older)
+    checked(traced.program, chosen_target(kernel.target).core, older=kernel.older)
     plan = kernel.prepared(traced.program)
     types = call.of_types()
 

@@ -37,11 +37,7 @@ Body = Sequence[Any]
 
 
 def linked(bodies: Sequence[Body]) -> list[Item]:
-    """Return the items of all programs in the order of execution.
-
-    Raises:
-        InvalidProgramError: programs meet in loops of different kinds.
-    """
+    """Return the items of all programs in the order of execution."""
     if len(bodies) == 1:
         return [  # a single program meets only itself
             _of_body(i, linked([i.body.items])) if _is_point(i) else i  # type: ignore[union-attr]

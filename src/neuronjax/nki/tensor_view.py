@@ -63,8 +63,6 @@ class TensorView(NKIObject):
         self.name = name
         self.dynamic: DynamicOffset | None = None
 
-    # ---- Properties.
-
     @property
     def buffer(self) -> MemoryRegion:
         """The memory region."""
@@ -155,8 +153,6 @@ class TensorView(NKIObject):
                 f"call {op} before vector_select or indirect",
             )
 
-    # ---- Views.
-
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> Self:
         """Return elements start, start + step, ... below `end` of one dimension."""
         dim = self.checked_dim("slice", dim)
@@ -237,8 +233,7 @@ class TensorView(NKIObject):
         on_chip = self.storage.on_chip
         if dim != 0 or on_chip:
             where = "an on-chip tensor" if on_chip else f"dimension {dim}"
-            remedy = "select along dimension 0 of an HBM tensor"
-            refuse("vector_select", where, remedy)
+            refuse("vector_select", where, "select along dimension 0 of an HBM tensor")
         count = vector_offset.shape[0]
         index = index_operand("vector_select", vector_offset, count)
         dynamic = DynamicOffset("vector", index, self.strides[0], self.shape[0])

@@ -33,6 +33,7 @@ from neuronjax.ir.kernel import (
 from neuronjax.nki import active, psum_writes
 from neuronjax.nki.limits import registry as limits
 from neuronjax.nki.limits.element_maps import ElementNotes
+from neuronjax.nki.limits.shapes import check_partitions
 from neuronjax.nki.linking import Barrier
 from neuronjax.nki.lockstep import Lockstep, Meeting
 from neuronjax.nki.memory import NKIObject, region_name
@@ -144,7 +145,7 @@ class Trace:
         storage = Storage(
             number, memory, sizes, dtype, name, address, line, self.count, initial
         )
-        limits.check_storage(storage, self)
+        check_partitions(storage, self.core)
         self.storages.append(storage)
         if memory == "shared_hbm":
             self.launch.shared.append(storage)
@@ -230,8 +231,7 @@ class Trace:
         line = user_line()
         self.append(Barrier(line))
         key: Any = self.machine.key if self.machine else None
-        meeting = Meeting(what, line, payload)
-        met = self.launch.lockstep.meet(self.program, meeting)
+        met = self.launch.lockstep.meet(self.program, Meeting(what, line, payload))
         if self.machine:  # other programs have used the machine too
             self.machine.key = key
         return [m.payload for m in met]

@@ -39,23 +39,14 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """One call with its expected outputs.
+    """One call with its expected outputs."""
 
-    Attributes:
-        family: casts, mx, sparsity, matmul or collectives.
-        name: unique in the set.
-        function: the name of a function that the manifest describes.
-        parameters: keyword arguments that are not arrays.
-        inputs: keyword arguments that are arrays.
-        outputs: the expected results by name.
-    """
-
-    family: str
-    name: str
-    function: str
-    parameters: Mapping[str, Any]
-    inputs: Mapping[str, np.ndarray]
-    outputs: Mapping[str, np.ndarray]
+    family: str  # casts, mx, sparsity, matmul or collectives
+    name: str  # unique in the set
+    function: str  # the name of a function that the manifest describes
+    parameters: Mapping[str, Any]  # keyword arguments that are not arrays
+    inputs: Mapping[str, np.ndarray]  # keyword arguments that are arrays
+    outputs: Mapping[str, np.ndarray]  # the expected results by name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,11 +127,7 @@ def write(folder: Path) -> list[Path]:
 
 
 def read(folder: Path = PUBLISHED) -> list[Case]:
-    """Read a set, by default the published one.
-
-    Raises:
-        InvalidProgramError: a file is missing, or its hash is not that of the manifest.
-    """
+    """Read a set, by default the published one."""
     try:
         return _cases(folder, json_object((folder / MANIFEST).read_bytes()))
     except NeuronJaxError:
@@ -249,11 +236,7 @@ BUILT_IN = {
 
 
 def load_runner(name: str) -> Any:
-    """Return the runner of a built-in name or of "module:object" (a class is called).
-
-    Raises:
-        InvalidProgramError: no runner has this name.
-    """
+    """Return the runner of a built-in name or "module:object" (a class is called)."""
     module, _, attribute = BUILT_IN.get(name, name).partition(":")
     try:
         runner = getattr(importlib.import_module(module), attribute)

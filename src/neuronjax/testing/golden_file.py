@@ -41,21 +41,14 @@ _REMEDY = "make the golden anew: pytest --neuronjax-update-golden"
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One array of the arguments or results.
+    """One array of the arguments or results."""
 
-    Attributes:
-        path: its path in the pytree, "params/w".
-        dtype: the name of the dtype.
-        sha256: the hash of its bytes.
-        seed: the seed of an input that is drawn and not stored, else None.
-        figures: its norm, range and first values, for reviewers.
-    """
-
-    path: str
-    dtype: str
+    path: str  # its path in the pytree, "params/w"
+    dtype: str  # the name of the dtype
     shape: tuple[int, ...]
-    sha256: str
-    seed: int | None = None
+    sha256: str  # the hash of its bytes
+    seed: int | None = None  # of an input that is drawn and not stored
+    #: Its norm, range and first values, for reviewers.
     figures: str | None = dataclasses.field(default=None, compare=False)
 
     @classmethod
@@ -182,12 +175,7 @@ class GoldenFile:
 
 
 def read(path: Path) -> GoldenFile:
-    """Read the files that `GoldenFile.write` wrote; `path` has no ending.
-
-    Raises:
-        InvalidProgramError: a file is missing, incomplete, edited, or of a newer
-            version.
-    """
+    """Read the files that `GoldenFile.write` wrote; `path` has no ending."""
     try:
         text = beside(path, ".json").read_bytes()
         if b"\n<<<<<<< " in text:

@@ -122,8 +122,7 @@ def stored_inputs(stored: GoldenFile) -> list[np.ndarray]:
     arrays = []
     for i, leaf in enumerate(stored.inputs):
         if leaf.seed is None:
-            codes = stored.arrays[f"input/{i}"]
-            arrays.append(leaf.array(codes).reshape(leaf.shape))
+            arrays.append(leaf.array(stored.arrays[f"input/{i}"]).reshape(leaf.shape))
         else:
             kind = jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype))
             arrays.append(drawn(kind, leaf.path, leaf.seed, i))

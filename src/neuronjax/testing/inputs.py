@@ -20,11 +20,7 @@ _STEPS = 24
 
 
 def drawn(kind: jax.ShapeDtypeStruct, path: str, seed: int, number: int) -> Any:
-    """Return a random array of the shape and dtype of argument `number`.
-
-    Raises:
-        InvalidProgramError: the dtype is not a float of at most 32 bits.
-    """
+    """Return a random array of the shape and dtype of argument `number`."""
     if not jax.numpy.issubdtype(kind.dtype, np.floating) or kind.dtype.itemsize > 4:
         raise InvalidProgramError(
             f"argument {path} is a ShapeDtypeStruct of {kind.dtype}: only floats are "

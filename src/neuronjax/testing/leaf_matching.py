@@ -15,18 +15,12 @@ from neuronjax.testing.bits import LeafDifference
 
 @dataclass(frozen=True, kw_only=True)
 class LeafMatch:
-    """Today's leaves matched with stored ones.
+    """Today's leaves matched with stored ones."""
 
-    Attributes:
-        differences: differences of the leaves, the largest first.
-        order: for every leaf of today, the index of its stored leaf; empty if their
-            counts differ.
-        renamed: the leaves that have another name, such as "p/fc1 -> p/fc2".
-    """
-
-    differences: tuple[LeafDifference, ...] = ()
+    differences: tuple[LeafDifference, ...] = ()  # the largest first
+    #: For every leaf of today, the index of its stored leaf; empty if counts differ.
     order: tuple[int, ...] = ()
-    renamed: tuple[str, ...] = ()
+    renamed: tuple[str, ...] = ()  # new names, such as "p/fc1 -> p/fc2"
 
     @property
     def are_types_equal(self) -> bool:

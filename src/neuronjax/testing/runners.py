@@ -141,9 +141,8 @@ class MlDtypes:
         **others: Any,
     ) -> np.ndarray:
         """Return FP32 cast by NumPy's `astype`, as codes."""
-        if (rounding, overflow) != ("rne", "ieee") or flush_subnormals:
-            raise NotImplementedError
-        if format == "tfloat32":
+        is_plain = (rounding, overflow) == ("rne", "ieee") and not flush_subnormals
+        if not is_plain or format == "tfloat32":
             raise NotImplementedError
         with np.errstate(over="ignore", invalid="ignore"):
             return _bits(x.view(np.float32).astype(jnp.dtype(format)))

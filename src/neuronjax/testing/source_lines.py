@@ -18,15 +18,10 @@ from typing import NamedTuple
 
 
 class SourceBlock(NamedTuple):
-    """A function or a statement.
+    """A function or a statement."""
 
-    Attributes:
-        first: its first line, from 1.
-        text: its lines without their common indentation.
-    """
-
-    first: int
-    text: str
+    first: int  # its first line, from 1
+    text: str  # its lines without their common indentation
 
     @property
     def lines(self) -> dict[int, str]:
@@ -40,11 +35,7 @@ class SourceBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceLines:
-    """Blocks of source.
-
-    Attributes:
-        files: blocks by the file's name without folders, as in a golden's locations.
-    """
+    """Blocks of source by the name of the file, without folders, as in locations."""
 
     files: Mapping[str, tuple[SourceBlock, ...]]
 
@@ -77,11 +68,7 @@ class SourceLines:
 
 @dataclass(frozen=True)
 class EditedLines:
-    """The differences between two versions of the source.
-
-    Attributes:
-        before, after: the lines as `file:line`, with their text.
-    """
+    """The lines, by `file:line`, that differ between two versions of the source."""
 
     before: Mapping[str, str]
     after: Mapping[str, str]

@@ -38,9 +38,6 @@ class GPTConfig:
     hidden: int = 352
 
 
-# ---- Building blocks, without parameters.
-
-
 def rotate(x: jax.Array) -> jax.Array:
     """Return x with rotary position embedding (Su et al. 2021) in the half-split
     layout.
@@ -69,9 +66,6 @@ def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     seen = jnp.tril(jnp.ones(scores.shape[-2:], dtype=bool))
     weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(v.dtype), v)
-
-
-# ---- Modules.
 
 
 class DecoderBlock(nnx.Module):
@@ -127,9 +121,6 @@ class GPT(nnx.Module):
 
         x, _ = jax.lax.scan(body, self.embed(tokens), params)
         return self.embed.attend(self.norm(x))
-
-
-# ---- The model as pure functions.
 
 
 def create(config: GPTConfig, seed: int = 0) -> tuple[nnx.GraphDef, nnx.State]:

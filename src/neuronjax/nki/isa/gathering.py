@@ -104,5 +104,4 @@ def nc_stream_shuffle(call: Request) -> Any:
                 f"{src.shape[0]} partitions",
                 "give src the partitions that the mask names",
             )
-    stays = _UNCHANGED in mask[: dst.shape[0]]
-    return call.emit(reads_outputs=stays, mask=mask)
+    return call.emit(reads_outputs=_UNCHANGED in mask[: dst.shape[0]], mask=mask)

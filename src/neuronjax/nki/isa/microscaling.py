@@ -58,10 +58,8 @@ def nc_matmul_mx(call: Request) -> Any:
         asked = f"tile_position={position}, tile_size={size}"
         call.refuse(asked, "give both as (row, column), or neither")
     scales = _quadrants(call, "stationary_scale", stationary)
-    call.values |= {
-        "stationary_scale": scales,
-        "moving_scale": _quadrants(call, "moving_scale", moving),
-    }
+    call.values["stationary_scale"] = scales
+    call.values["moving_scale"] = _quadrants(call, "moving_scale", moving)
     adds = accumulates(dst.access(), accumulate, tracing.current().psum_notes)
     return call.emit(
         reads_outputs=adds,

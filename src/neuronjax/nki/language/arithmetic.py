@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from neuronjax.ir.alu_operators import BITVEC
-from neuronjax.nki.documentation import describer
+from neuronjax.nki.documentation import describer, named
 from neuronjax.nki.isa import tensor_copy, tensor_scalar, tensor_tensor
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.promotion import common_shape, is_column, promoted, spread
@@ -27,11 +27,7 @@ _described = describer(
 
 
 def apply(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
-    """Return x <op> y as a new tile in SBUF.
-
-    Raises:
-        InvalidProgramError: neither operand is a tile, or the shapes do not broadcast.
-    """
+    """Return x <op> y as a new tile in SBUF."""
     if not isinstance(x, NkiTensor):
         if not isinstance(y, NkiTensor):
             refuse(
@@ -85,9 +81,8 @@ def _operator(name: str, meaning: str) -> Binary:
     def function(x: Any, y: Any, dtype: Any = None) -> NkiTensor:
         return apply(name, x, y, dtype)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{meaning}, element by element; also for `op=` in nki.isa."
-    return _described()(function)
+    meaning = f"{meaning}, element by element; also for `op=` in nki.isa."
+    return _described()(named(function, name, meaning))
 
 
 add = _operator("add", "x + y")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from neuronjax.ir import nki_dtypes as dtypes
-from neuronjax.nki.documentation import describer
+from neuronjax.nki.documentation import describer, named
 from neuronjax.nki.isa import activation, tensor_scalar
 from neuronjax.nki.language.arithmetic import apply, copied
 from neuronjax.nki.language.creation import ndarray
@@ -34,7 +34,7 @@ def _function(name: str, meaning: str) -> Unary:
         return _activated(name, x, dtype)
 
     use = "computed by ScalarE; also for `op=` in ScalarE's instructions"
-    return _named(function, name, f"{meaning}, {use}.")
+    return described()(named(function, name, f"{meaning}, {use}."))
 
 
 def _on_vector(name: str, meaning: str) -> Unary:
@@ -43,13 +43,7 @@ def _on_vector(name: str, meaning: str) -> Unary:
         tensor_scalar(out, x, name, None)
         return out
 
-    return _named(function, name, meaning)
-
-
-def _named(function: Unary, name: str, meaning: str) -> Unary:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = meaning
-    return described()(function)
+    return described()(named(function, name, meaning))
 
 
 exp = _function("exp", "The exponential")

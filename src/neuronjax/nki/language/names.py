@@ -28,9 +28,7 @@ hbm = MemoryRegion.hbm
 private_hbm = MemoryRegion.private_hbm
 shared_hbm = MemoryRegion.shared_hbm
 
+# Operators without a function of nki.language.
 average = NamedOperator("average")
 prelu = NamedOperator("prelu")
 bypass = NamedOperator("bypass")
-
-# Operators without a function of nki.language. A function of the same name, marked with
-# `operators.operator`, would replace its line.

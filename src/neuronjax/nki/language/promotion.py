@@ -17,11 +17,7 @@ from neuronjax.numerics.float_format import FP8
 
 
 def promoted(a: str, b: str) -> str:
-    """Return the dtype of an operation on two tiles.
-
-    Raises:
-        InvalidProgramError: an operand has a packed type, which has no arithmetic.
-    """
+    """Return the dtype of an operation on two tiles; a packed type has no operation."""
     if a == b:
         return a
     first, second = dtypes.info(a), dtypes.info(b)
@@ -48,11 +44,7 @@ def _of_integers(a: dtypes.DTypeInfo, b: dtypes.DTypeInfo) -> str:
 
 
 def common_shape(x: NkiTensor, y: NkiTensor, op: str) -> tuple[int, ...]:
-    """Return NumPy's broadcast shape; the numbers of partitions must be equal.
-
-    Raises:
-        InvalidProgramError: the shapes do not broadcast.
-    """
+    """Return NumPy's broadcast shape; the numbers of partitions must be equal."""
     shape = []
     rank = max(x.ndim, y.ndim)
     padded = [(*t.shape[:1], *[1] * (rank - t.ndim), *t.shape[1:]) for t in (x, y)]

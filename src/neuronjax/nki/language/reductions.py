@@ -7,7 +7,7 @@ from math import prod as product
 from typing import Any
 
 from neuronjax.nki import isa
-from neuronjax.nki.documentation import describer
+from neuronjax.nki.documentation import describer, named
 from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.functions import copy
@@ -48,10 +48,8 @@ def _operator(name: str, op: str, meaning: str, *, operand: bool = True) -> Redu
     ) -> NkiTensor:
         return _reduced(op, x, axis, dtype, keepdims)
 
-    function.__name__ = function.__qualname__ = name
     use = "; also for `op=` in reductions" if operand else ""
-    function.__doc__ = f"{meaning}{use}."
-    return _described()(function)
+    return _described()(named(function, name, f"{meaning}{use}."))
 
 
 sum = _operator("sum", "add", "The sum")

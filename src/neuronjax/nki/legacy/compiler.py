@@ -54,11 +54,7 @@ class Allocated:
     def address(
         self, index: tuple[int, ...], partitions: int, nbytes: int
     ) -> tuple[int, int] | None:
-        """Return (partition, byte within it), or None within `force_auto_alloc`.
-
-        Raises:
-            InvalidProgramError: the allocation function returns no address.
-        """
+        """Return (partition, byte within it), or None within `force_auto_alloc`."""
         if _automatic.get():
             return None
         address = self._place(idx=index, pdim_size=partitions, fdim_size=nbytes)

@@ -100,11 +100,10 @@ def _moved(t: NkiTensor, keys: list[Any], dim: int) -> NkiTensor:
     arrays = []
     for n, (size, key) in enumerate(zip(t.shape, keys, strict=True)):
         if n == dim:
-            arrays.append(np.asarray(key.steps))
+            key = key.steps
         elif isinstance(key, slice | DynamicSlice):
-            arrays.append(np.asarray(bounds(key, size)[0]))
-        else:
-            arrays.append(np.asarray(key))
+            key = bounds(key, size)[0]
+        arrays.append(key)
     arrays = np.broadcast_arrays(*arrays)
     check_indices(t, arrays, "shorten the index array")
     flat = elements_at(t, arrays)

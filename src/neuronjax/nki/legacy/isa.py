@@ -308,9 +308,6 @@ def iota(expr: Any, dtype: Any, *, mask: Any = None, **hints: Any) -> Tile:
     return tile
 
 
-# ---- Selections, movement, and what NKI no longer has.
-
-
 def affine_select(
     pred: Any,
     on_true_tile: Tile,
@@ -359,8 +356,7 @@ def local_gather(
 def sequence_bounds(*, segment_ids: Tile, dtype: Any = None) -> Tile:
     """Return the first and last index of every element's segment."""
     source = segment_ids.of()
-    sizes = (1, 2, source.shape[1])
-    tile, dst = whole_tile(sizes, dtype or segment_ids.dtype)
+    tile, dst = whole_tile((1, 2, source.shape[1]), dtype or segment_ids.dtype)
     isa.sequence_bounds(dst, source)
     return tile
 

@@ -12,6 +12,7 @@ import numpy as np
 from neuronjax.nki import isa
 from neuronjax.nki.isa import engine, vector_engine
 from neuronjax.nki.isa.constants import matmul_perf_mode
+from neuronjax.nki.language.arithmetic import copied
 from neuronjax.nki.legacy.deferred import Product
 from neuronjax.nki.legacy.hints import check_hints
 from neuronjax.nki.legacy.masks import Box, box_of
@@ -79,11 +80,7 @@ def nc_matmul(
 
 def _in_sbuf(t: Tile) -> NkiTensor:
     view = t.of()
-    if view.storage.memory != "psum":
-        return view
-    copy = whole_tile(view.shape, view.dtype)[1]
-    isa.tensor_copy(copy, view)
-    return copy
+    return copied(view, view.dtype) if view.storage.memory == "psum" else view
 
 
 def _perf_mode(mode: Any) -> matmul_perf_mode:

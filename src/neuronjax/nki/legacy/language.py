@@ -53,8 +53,6 @@ from neuronjax.nki.legacy.tiles import Tile, combined, elementwise, part, quotie
 from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
 
-# ---- Dimensions.
-
 
 class nc(int):
     """A dimension of the launch grid that is distributed over physical cores."""
@@ -90,9 +88,6 @@ def sequential_range(*bounds: int, **hints: Any) -> range:
 
 
 static_range = sequential_range
-
-
-# ---- Functions of nki.language on tiles.
 
 
 def _unary(name: str) -> Callable[..., Tile]:
@@ -257,8 +252,7 @@ def where(
         )
         return nl.where(flags, a, b, kind)
 
-    box = box_of(mask, condition.sizes)
-    return elementwise(choose, condition, x, y, mask=box)
+    return elementwise(choose, condition, x, y, mask=box_of(mask, condition.sizes))
 
 
 def dropout(

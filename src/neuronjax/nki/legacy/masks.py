@@ -87,8 +87,7 @@ def common_box(shapes: Sequence[tuple[int, ...]], boxes: Sequence[Box]) -> Box |
 
 def _cut(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return the mask without elements beyond the tensor if all of these are False."""
-    sizes = shape[len(shape) - mask.ndim :]
-    pairs = zip(mask.shape, sizes, strict=True)
+    pairs = zip(mask.shape, shape[len(shape) - mask.ndim :], strict=True)
     inside = tuple([slice(b) if 1 < b < a else slice(None) for a, b in pairs])
     if inside == (slice(None),) * mask.ndim:
         return mask
@@ -96,11 +95,7 @@ def _cut(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def box_of(mask: Any, shape: tuple[int, ...]) -> Box | None:
-    """Return the box of a mask over a shape; None if nothing is masked.
-
-    Raises:
-        UnsupportedError: the mask is not a box.
-    """
+    """Return the box of a mask over a shape; None if nothing is masked."""
     if mask is None or mask is True:
         return None
     full = np.broadcast_to(_cut(np.asarray(mask, bool), shape), shape)

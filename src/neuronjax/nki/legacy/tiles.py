@@ -16,7 +16,7 @@ import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki import layout, trace as tracing
-from neuronjax.nki.indexing import DynamicSlice, common_shape, layout_at
+from neuronjax.nki.indexing import DynamicSlice, as_array, common_shape, layout_at
 from neuronjax.nki.isa import dma_copy
 from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.isa.constants import engine
@@ -92,8 +92,6 @@ class Tile(WithoutValue):
             return self.tensor.with_layout(layout_at(self.tensor, arrays, remedy))
         t = self.tensor
         return box.of(t) if box is not None else t
-
-    # ---- Indexing.
 
     def __getitem__(self, key: Any) -> Tile:
         whole = self.of()
@@ -181,8 +179,6 @@ class Tile(WithoutValue):
     def added_to(self, target: NkiTensor) -> bool:
         """Add a deferred product to a tile; return False if there is none."""
         return False
-
-    # ---- Arithmetic, by nl functions.
 
     def __neg__(self) -> Tile:
         return elementwise(lambda x: apply("multiply", x, -1.0), self)
@@ -355,8 +351,6 @@ def alike(value: NkiTensor, target: NkiTensor) -> NkiTensor:
     return value.reshape(target.shape) if value.shape[0] == target.shape[0] else value
 
 
-# ---- Index expressions.
-
 _CHOSEN = (Tile, Offset)
 _RANGES = (slice, DynamicSlice)
 
@@ -387,11 +381,7 @@ def _grid(shape: tuple[int, ...], keys: list[Any]) -> tuple[np.ndarray, ...]:
                     "index", "an index array beside a slice", "use index arrays for all"
                 )
             key = bounds(key, size)[0]
-        if isinstance(key, int):
-            arrays.append(np.asarray(key + size if key < 0 else key))
-            continue
-        array = np.asarray(key)
-        arrays.append(array + size if array.ndim == 0 and array < 0 else array)
+        arrays.append(as_array(key, size))
     return tuple(arrays)
 
 

@@ -1,7 +1,7 @@
 """Limits of the hardware, checked while a kernel is traced.
 
-`registry` holds the rules; the modules imported here add rules by `limit`, `advice` or
-`storage_limit`. A new module of rules must be imported here.
+`registry` holds the rules; the modules imported here add rules by `limit` or
+`advice`. A new module of rules must be imported here.
 """
 
 from neuronjax.nki.limits import (

@@ -57,7 +57,7 @@ def operands_may_be_indirect(i: KernelInstruction, trace: OnCore) -> None:
                 f"only inputs {', '.join(map(str, takes.gathered))} and dst may be such"
                 " a view: copy this input first",
             )
-    views = [a for a in (*i.outputs, *inputs) if a is not None and _is_gathered(a)]
+    views = [a for a in i.accesses if _is_gathered(a)]
     _check_offsets(i, views)
     _check_places(i, views)
     for access in scattered:

@@ -245,12 +245,10 @@ def _surely_iterates(loop: KernelLoop | KernelWhile) -> bool:
 
 def _reads(i: KernelInstruction) -> Iterator[Access]:
     keeps = i.name in SPECS and SPECS[i.name].keeps
-    inputs = [a for a in i.inputs if isinstance(a, Access)]
-    yield from inputs
+    yield from (a for a in i.inputs if isinstance(a, Access))
     if i.reads_outputs and not keeps:
         yield from i.outputs
-    indices = (a.index for a in (*inputs, *i.outputs) if a.dynamic is not None)
-    yield from filter(None, indices)
+    yield from filter(None, (a.index for a in i.accesses))
 
 
 def surely_writes(program: KernelProgram) -> bool:

@@ -75,8 +75,7 @@ class _AccessEvents:
         self.instructions.append(i)
         inputs = [a for a in i.inputs if isinstance(a, Access)]
         read = {a.storage for a in inputs}
-        indices = [a.index for a in (*inputs, *i.outputs) if a.dynamic is not None]
-        for access in (*filter(None, indices), *inputs):
+        for access in (*filter(None, (a.index for a in i.accesses)), *inputs):
             events[access.storage].append((position, False))
         for access in i.outputs:
             begins = not i.reads_outputs and access.storage not in read

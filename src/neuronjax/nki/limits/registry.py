@@ -1,5 +1,4 @@
-"""The registry of rules, which are functions of an instruction or a storage, and the
-trace.
+"""The registry of rules, which are functions of an instruction and the trace.
 
     @limit("nc_matmul")                       # or several names, or none for all
     def stationary_fits(i: KernelInstruction, trace: OnCore) -> None:
@@ -19,15 +18,13 @@ from typing import Any, Protocol
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import CoreSpec, chips_with
-from neuronjax.ir.kernel import Access, KernelInstruction, Storage
+from neuronjax.ir.kernel import Access, KernelInstruction
 
 # The second parameter is a trace; rules use only its core.
 Rule = Callable[[KernelInstruction, Any], None]
-StorageRule = Callable[[Storage, Any], None]
 
 _RULES: dict[str, list[Rule]] = defaultdict(list)
 _ADVICE: dict[str, list[Rule]] = defaultdict(list)
-_STORAGE_RULES: list[StorageRule] = []
 
 
 class OnCore(Protocol):
@@ -62,12 +59,6 @@ def _registers(
         return rule
 
     return register
-
-
-def storage_limit(rule: StorageRule) -> StorageRule:
-    """Register a rule for allocations."""
-    _STORAGE_RULES.append(rule)
-    return rule
 
 
 def broken(i: KernelInstruction, what: str, remedy: str) -> InvalidProgramError:
@@ -136,9 +127,3 @@ def _dynamic(a: Access) -> Hashable:
         place = (index.storage.memory, index.storage.address)
         return (a.dynamic.kind, index.dtype, index.shape, index.offset, place)
     return a.dynamic.kind
-
-
-def check_storage(storage: Storage, trace: OnCore) -> None:
-    """Refuse an allocation that breaks a rule."""
-    for rule in _STORAGE_RULES:
-        rule(storage, trace)

@@ -9,6 +9,7 @@ chip has more elements than they can address.
 from __future__ import annotations
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import KernelInstruction, Storage
 from neuronjax.nki.limits.operands import (
     LANES,
@@ -19,18 +20,18 @@ from neuronjax.nki.limits.operands import (
     start_partition,
     text,
 )
-from neuronjax.nki.limits.registry import OnCore, broken, limit, storage_limit
+from neuronjax.nki.limits.registry import OnCore, broken, limit
 
 FREE_DIMENSIONS = 4
 # (number of partitions, first partitions that are legal for at most that many).
 STARTS = ((32, (0, 32, 64, 96)), (64, (0, 64)), (128, (0,)))
 
 
-@storage_limit
-def partitions_exist(storage: Storage, trace: OnCore) -> None:
+def check_partitions(storage: Storage, core: CoreSpec) -> None:
+    """Refuse an allocation beyond the core's partitions."""
     if not storage.on_chip:
         return
-    most = trace.core.partitions
+    most = core.partitions
     first = storage.address[0] if storage.address else 0
     if not 0 <= first <= most - storage.shape[0]:
         where = f" from partition {first}" if storage.address else ""

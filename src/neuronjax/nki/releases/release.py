@@ -71,11 +71,7 @@ _PLACES = {release.name: n for n, release in enumerate(RELEASES)}
 
 def resolve_release(name: str) -> Release:
     """Return the release with a name: "0.4", "0.4.0", "2.30", "neuronxcc-2.26",
-    "neuronxcc".
-
-    Raises:
-        InvalidProgramError: no release has this name.
-    """
+    "neuronxcc"."""
     named = _NAMES.get(name)
     if named is None:
         near = difflib.get_close_matches(name, _NAMES, n=1)

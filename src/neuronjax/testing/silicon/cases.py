@@ -14,17 +14,11 @@ _QUIET_NAN = np.uint32(0x7FC00000)
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeCase:
-    """A probe with the inputs for a chip, and the chip's outputs.
+    """A probe with the inputs for a chip, and the chip's outputs, as numbers by name:
+    FP32 for every float, int64 for integers. Packed formats stay unsigned integers."""
 
-    Attributes:
-        probe: the probe's name.
-        chip: trn1, trn2 or trn3.
-        inputs: numbers by name: FP32 for every float, int64 for integers.
-        outputs: the same for outputs; packed formats stay unsigned integers.
-    """
-
-    probe: str
-    chip: str
+    probe: str  # its name
+    chip: str  # trn1, trn2 or trn3
     inputs: Mapping[str, np.ndarray]
     outputs: Mapping[str, np.ndarray]
 

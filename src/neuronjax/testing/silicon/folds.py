@@ -21,8 +21,7 @@ def left(terms: np.ndarray) -> np.ndarray:
 def tiled(terms: np.ndarray, within: Fold = left, size: int = 128) -> np.ndarray:
     """Return the sum of tiles' sums, added from left to right as in PSUM; `within` sums
     a tile of `size` terms."""
-    starts = range(0, terms.shape[-1], size)
-    sums = [within(terms[..., s : s + size]) for s in starts]
+    sums = [within(terms[..., s : s + size]) for s in range(0, terms.shape[-1], size)]
     return left(np.stack(sums, axis=-1))
 
 

@@ -25,8 +25,7 @@ def sums() -> Iterator[Question]:
         rows = each(folds.folds_of(max(lengths)), lambda fold, c: fold(c["x"])[:, None])
         yield ask(f"{engine.capitalize()}E: sums", _VECTOR, names, rows, ours)
     columns = each(folds.folds_of(128), lambda fold, c: fold(c["x"].T)[None, :])
-    name = "GpSimd: sums over partitions"
-    yield ask(name, _VECTOR, "partition_sum_128", columns)
+    yield ask("GpSimd: sums over partitions", _VECTOR, "partition_sum_128", columns)
     scans = {"product rounded, then sum": False, "multiply-add": True}
     yield ask("VectorE: running sums", "running sums", "scan", each(scans, _scan))
     yield ask("VectorE: bn_stats", _VECTOR, "statistics", each(_MOMENTS, _statistics))
@@ -115,8 +114,7 @@ def tensor_sums() -> Iterator[Question]:
     table = {f"{name}, {order}": (terms, f) for (name, terms), (order, f) in both}
     passes = each(table, lambda entry, c: entry[1](entry[0], c))
     passes["multiply-adds"] = lambda case: folds.fused_fold(case["x"], case["y"])
-    name = "TensorE: sums of FP32 products"
-    yield ask(name, claim, "fp32_sum_128", passes)
+    yield ask("TensorE: sums of FP32 products", claim, "fp32_sum_128", passes)
     two = {name: fold for name, fold in _CELLS.items() if name not in _OF_FOUR}
     pairs = each(two, lambda fold, c: fold(_pairs(c)))
     name = "TensorE: sums of two FP8 products"

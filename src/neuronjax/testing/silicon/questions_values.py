@@ -49,8 +49,7 @@ def _arithmetic() -> Iterator[Question]:
             "rounded twice": lambda c: c["x"] * c["c"] + c["y"],
             "multiply-add": lambda c: fused(c["x"], c["c"], c["y"]),
         }
-        name = f"{WORDS[engine]}: a * b + c"
-        yield ask(name, claim, f"fused_{engine}", alternatives)
+        yield ask(f"{WORDS[engine]}: a * b + c", claim, f"fused_{engine}", alternatives)
     one, claim = np.float64(1), "elementary functions"
     alternatives = {
         "correctly rounded": lambda c: (one / c["x"]).astype(F32),
@@ -63,9 +62,6 @@ def _arithmetic() -> Iterator[Question]:
         "cut off": lambda c: toward_zero(c["x"].astype(np.float64) / c["y"]),
     }
     yield ask("VectorE: division", claim, "divide", alternatives)
-
-
-# -- NaNs and zeros --------------------------------------------------------------------
 
 
 def _specials() -> Iterator[Question]:
@@ -121,9 +117,6 @@ def _payload(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return (chosen | np.uint32(0x00400000)).view(F32)
 
 
-# -- Integers, transposition -----------------------------------------------------------
-
-
 def _integers() -> Iterator[Question]:
     for engine, op, _ in probes.INTEGERS:
         alternatives: dict[str, Answer] = {
@@ -169,9 +162,6 @@ def _through_identity(case: ProbeCase) -> np.ndarray:
     x = case["x"].T
     finite = np.isfinite(x).all(axis=1, keepdims=True)
     return np.where(finite, flushed(x), F32(np.nan))
-
-
-# -- Ranks -----------------------------------------------------------------------------
 
 
 def _ranks() -> Iterator[Question]:

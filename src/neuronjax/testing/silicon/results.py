@@ -24,28 +24,16 @@ _NOT_RUN = "was not run"
 
 @dataclass(frozen=True, kw_only=True)
 class SiliconResults:
-    """The usable results in a folder.
+    """The usable results in a folder."""
 
-    Attributes:
-        chip: trn1, trn2 or trn3.
-        cases: the results by probe.
-        left_out: by the name of each probe without a usable result, the reason.
-        versions: versions of the packages that ran the probes.
-    """
-
-    chip: str
-    cases: Mapping[str, ProbeCase]
-    left_out: Mapping[str, str]
-    versions: Mapping[str, str]
+    chip: str  # trn1, trn2 or trn3
+    cases: Mapping[str, ProbeCase]  # the results by probe
+    left_out: Mapping[str, str]  # probe without a usable result -> the reason
+    versions: Mapping[str, str]  # of the packages that ran the probes
 
 
 def read_results(folder: Path) -> SiliconResults:
-    """Read the results that `run.py` wrote; unusable results are in `left_out`.
-
-    Raises:
-        InvalidProgramError: the manifest is missing, damaged, or of another program,
-            kit or chip, or no probe is usable.
-    """
+    """Read the results that `run.py` wrote; unusable results are in `left_out`."""
     manifest = _manifest(folder)
     chip = manifest["chip"]
     cases: dict[str, ProbeCase] = {}
@@ -71,40 +59,32 @@ def read_results(folder: Path) -> SiliconResults:
 
 def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
+    other_folder = "give the folder that the kit's run.py wrote: results/"
+    copy_again = "copy it again from the instance"
     if not path.is_file():
-        raise InvalidProgramError(
-            f"there is no {path}",
-            remedy="give the folder that the kit's run.py wrote: results/",
-        )
+        raise InvalidProgramError(f"there is no {path}", remedy=other_folder)
     try:
         manifest = json_object(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise InvalidProgramError(
-            f"{path} is damaged: {error}", remedy="copy it again from the instance"
-        ) from error
+        what = f"{path} is damaged: {error}"
+        raise InvalidProgramError(what, remedy=copy_again) from error
+    kit, chip = manifest.get("kit"), manifest.get("chip")
     if manifest.get("format") != FORMAT:
-        raise InvalidProgramError(
-            f"{path} was not written by a silicon kit",
-            remedy="give the folder that the kit's run.py wrote: results/",
-        )
-    if manifest.get("kit") != kit_version():
-        raise InvalidProgramError(
-            f"{path} is of kit {manifest.get('kit')}, this neuronjax has kit"
-            f" {kit_version()}",
-            remedy="check the results with the neuronjax that wrote the kit, or run"
+        fault = "was not written by a silicon kit", other_folder
+    elif kit != kit_version():
+        fault = (
+            f"is of kit {kit}, this neuronjax has kit {kit_version()}",
+            "check the results with the neuronjax that wrote the kit, or run"
             " today's kit: neuronjax silicon-kit",
         )
-    if not isinstance(manifest.get("probes"), dict):
-        raise InvalidProgramError(
-            f"{path} is damaged: its probes are no mapping",
-            remedy="copy it again from the instance",
-        )
-    if manifest.get("chip") not in CHIPS:
-        raise InvalidProgramError(
-            f"{path} is of chip {manifest.get('chip')!r}",
-            remedy=f"run the kit again: run.py --chip, with one of: {', '.join(CHIPS)}",
-        )
-    return manifest
+    elif not isinstance(manifest.get("probes"), dict):
+        fault = "is damaged: its probes are no mapping", copy_again
+    elif chip not in CHIPS:
+        remedy = f"run the kit again: run.py --chip, with one of: {', '.join(CHIPS)}"
+        fault = f"is of chip {chip!r}", remedy
+    else:
+        return manifest
+    raise InvalidProgramError(f"{path} {fault[0]}", remedy=fault[1])
 
 
 def _case(

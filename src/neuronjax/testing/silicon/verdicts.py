@@ -146,8 +146,7 @@ class SiliconReport(Displayed):
 def _fits(found: SiliconFinding) -> str:
     if not found.fits:
         # neuronjax may promise a different alternative for each probe.
-        same = found.verdict == "confirmed"
-        return found.ours if same else f"none of {found.tried}"
+        return found.ours if found.verdict == "confirmed" else f"none of {found.tried}"
     shown = found.fits[:3]
     more = len(found.fits) - len(shown)
     return "; ".join((*shown, *([f"{more} more"] if more else [])))
