@@ -115,7 +115,7 @@ def test_nothing_is_held_by_nothing():
 
 def test_what_has_no_name_is_explained():
     shown = as_text(groups_table("Modules", "module", WEIGHTS, limit=99))
-    assert f"{NONE}: transfers of constants, and of tensors that leave SBUF" in shown
+    assert f"{NONE}: transfers that count for no op" in shown
     unknown = {NONE: Usage(seconds={"tensor": MICRO})}
     assert "of no known phase" in as_text(groups_table("Phases", "phase", unknown))
     assert NONE not in as_text(groups_table("Ops", "op", {"head": WEIGHTS["head"]}))

@@ -182,8 +182,8 @@ class ServingEstimate(PricedTable):
     traffic: Traffic
     _MEASURED = (
         "for two models on trn2, the published time of a token is 8 to 12 ms longer "
-        "than predicted; 1 to 3 ms of this difference arise if the server waits for "
-        "each token before it launches the next step"
+        "than predicted; a server that waits for each token before it launches the "
+        "next step explains 1 to 3 ms of this"
     )
 
     @property

@@ -313,7 +313,9 @@ def groups_table(
 def _of_none(shown: Mapping[str, Usage], heading: str) -> str:
     if NONE not in shown:
         return ""
-    moved = "transfers of constants, and of tensors that leave SBUF to make room"
+    moved = (
+        "transfers that count for no op: of constants, and some to make room in SBUF"
+    )
     if {queue for queue, spent in shown[NONE].seconds.items() if spent} <= {"dma"}:
         return f"{NONE}: {moved}"
     return f"{NONE}: ops of no known {heading}; {moved}"

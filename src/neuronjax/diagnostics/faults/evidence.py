@@ -178,7 +178,9 @@ class Flattened(NamedTuple):
 
     Attributes:
         numbers: the share of these numbers.
-        norm: their norm relative to that of all numbers; 1 for a vector.
+        norm: their norm relative to that of all numbers; if this share is larger in
+            the median row, column or other slice along one axis, that share. Thus one
+            large channel hides no other. 1 for a vector.
         channels: the largest share of rows, columns or other slices along one axis
             whose numbers all become 0 or 1 in magnitude, most of them with such a
             change.
@@ -196,6 +198,8 @@ def flattened(operand: Seen, result: Seen) -> Flattened:
     counts = (x != 0) & (x != 0.5)
     changed = (np.abs(wide(result.reference) - x) >= np.abs(x)) & counts
     codes, channels = np.abs(wide(result.reference)), 0.0
+    lost = np.where(changed, x, 0)
+    size = norm(lost) / (norm(x) or 1.0)
     axes = [n for n, length in enumerate(x.shape) if length > 1]
     for axis in axes if len(axes) > 1 else ():
         others = tuple(n for n in range(x.ndim) if n != axis)
@@ -203,8 +207,10 @@ def flattened(operand: Seen, result: Seen) -> Flattened:
         dead = (there >= LEAST_IN_CHANNEL) & (gone > MOSTLY * there)
         dead &= codes.max(others, initial=0) <= 1
         channels = max(channels, float(np.mean(dead)))
-    size = norm(np.where(changed, x, 0)) / (norm(x) or 1.0) if len(axes) > 1 else 1.0
-    return Flattened(float(np.mean(changed)), size, channels)
+        part, whole = (np.sqrt((y * y).sum(others)) for y in (lost, x))
+        if (whole > 0).any():
+            size = max(size, float(np.median(part[whole > 0] / whole[whole > 0])))
+    return Flattened(float(np.mean(changed)), size if len(axes) > 1 else 1.0, channels)
 
 
 def cut_off(

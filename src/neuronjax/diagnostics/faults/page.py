@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator
 
@@ -126,12 +127,15 @@ def _of_fault(n: int, fault: Fault) -> Iterator[Text]:
 
 def _why(fault: Fault) -> str:
     since = shows = ""
-    role = "causes" if fault.role == "makes" else fault.role
+    does = f"{'causes' if fault.role == 'makes' else fault.role} the error"
+    record = fault.record
+    if fault.shows is None and math.isinf(record.accumulation.relative_l2):
+        does = does if record.errs else "makes Inf or NaN of a wrong operand"
     if fault.iteration:
         since = f" since iteration {'.'.join(map(str, fault.iteration))}"
     if fault.shows is not None and fault.shows.number != fault.record.number:
         shows = f"; the error shows at {_op(fault.shows)}, {fault.shows.line}"
-    return f"this op {role} the error{since}: {fault.evidence}{shows}"
+    return f"this op {does}{since}: {fault.evidence}{shows}"
 
 
 def _op(record: OpRecord) -> str:
