@@ -82,7 +82,8 @@ def boxes_along(
     axes: Axes, start: tuple[float, float], end: tuple[float, float], parts: int = 200
 ) -> list[Bbox]:
     """Return `parts` boxes that cover the line between two points."""
-    corners = np.linspace(*axes.transData.transform([start, end]), parts + 1)
+    first, last = axes.transData.transform([start, end])
+    corners = np.linspace(first, last, parts + 1)
     return [
         Bbox.from_extents(min(a, c), min(b, d) - 1, max(a, c), max(b, d) + 1)
         for (a, b), (c, d) in itertools.pairwise(corners)
