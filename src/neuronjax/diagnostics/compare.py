@@ -161,9 +161,8 @@ def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
         return errors.differing > 0
     op = path.op
     read = op.operands if op.name == "stablehlo.convert" else op.results
-    kinds = [value.type.dtype.kind for value in read]
-    discrete = bool(kinds) and all(kind == "b" for kind in kinds)
-    return not discrete and errors.relative_l2 > tolerance
+    is_discrete = {value.type.dtype.kind for value in read} == {"b"}
+    return not is_discrete and errors.relative_l2 > tolerance
 
 
 class _First(NamedTuple):
@@ -258,7 +257,6 @@ def _explanation(
     suspects = recorder.suspects(setting.program)
     if not suspects:
         return ()
-    reference, actual = sides
 
     def explains(chosen: Sequence[Any]) -> bool:
         diverged = False
@@ -271,7 +269,7 @@ def _explanation(
                 raise _ReachedError
 
         how: Any = {"replaced": frozenset(chosen), "stage": "explaining"}
-        walk = ParallelWalk(reference, actual, heard, isolates=False, **how)
+        walk = ParallelWalk(*sides, heard, isolates=False, **how)
         with contextlib.suppress(_ReachedError):
             walk.run(arguments)
         return not diverged

@@ -114,8 +114,7 @@ class Comparison(Displayed):
         Args:
             sort: "isolation" returns ops with an error on the reference's operands,
                 "accumulation" ops with an error in the run, both with the worst
-                relative L2 first; "order" returns ops with an error in the run, in
-                program order.
+                relative L2 first; "order" returns the latter ops in program order.
 
         Raises:
             InvalidProgramError: `sort` is another word.
@@ -154,15 +153,14 @@ class Comparison(Displayed):
 
     def by_module(self) -> Records:
         """Return a dict per module and pass, largest `isolation_relative_l2` first."""
-        rows = _grouped(self.ops, "label", lambda r: r.label)
-        worst = [self.ops[row["worst"]] for row in rows]
-        parts = [{"module": r.module, "phase": r.phase} for r in worst]
-        found = (part | row for part, row in zip(parts, rows, strict=True))
+        rows = _grouped(self.ops, "label")
+        pairs = ((self.ops[row["worst"]], row) for row in rows)
+        found = ({"module": r.module, "phase": r.phase, **row} for r, row in pairs)
         return Records(found, partial(group_table, rows))
 
     def by_source(self) -> Records:
         """Return a dict per source line, largest `isolation_relative_l2` first."""
-        rows = _grouped(self.ops, "source", lambda r: r.source)
+        rows = _grouped(self.ops, "source")
         shown = [row | {"source": place(row["source"])} for row in rows]
         return Records(rows, partial(group_table, shown, "source", "line"))
 
@@ -313,8 +311,7 @@ class Comparison(Displayed):
             how = "  explained by" if n == 0 else "           and"
             what = f"{cause.short_op}, {cause.label}, {cause.line}"
             lines.append(f"{how} op {cause.number}, {what}")
-        hidden = len(first.causes) - _SHOWN_CAUSES
-        if hidden > 0:
+        if (hidden := len(first.causes) - _SHOWN_CAUSES) > 0:
             more = f"{hidden} more, see report.first_divergence.causes"
             lines.append(f"           and {more}")
         if not first.causes:
@@ -357,12 +354,10 @@ def result_errors(path: str, result: Seen) -> dict[str, Any]:
         return {"path": path, **{n: float(of(errors)) for n, of in FIGURES.items()}}
 
 
-def _grouped(
-    ops: Sequence[OpRecord], name: str, key: Callable[[OpRecord], str]
-) -> list[dict[str, Any]]:
+def _grouped(ops: Sequence[OpRecord], name: str) -> list[dict[str, Any]]:
     groups: dict[str, list[OpRecord]] = {}
     for record in ops:
-        groups.setdefault(key(record), []).append(record)
+        groups.setdefault(getattr(record, name), []).append(record)
     rows = [{name: text, **_worst(group)} for text, group in groups.items()]
     return sorted(rows, key=lambda r: r["isolation_relative_l2"], reverse=True)
 

@@ -8,6 +8,7 @@ on a large array.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import ctypes
 import functools
 import math
@@ -52,7 +53,6 @@ class Broken(IntEnum):
 Figures = Mapping[Distance | Broken, float]
 _NOTHING: Figures = dict.fromkeys((*Distance, *Broken), 0.0)
 _TOLD, _FOUND = tuple(Told), tuple(Distance)
-_ZEROS = (0.0,) * len(_TOLD)
 
 
 def figures(
@@ -90,7 +90,8 @@ def figures(
         known[pair] = [], [weakref.ref(x, ended) for x in arrays]
     measured, _ = known[pair]
     for of, found in measured:
-        if _includes(of, setting):
+        same_floor = of.get(Told.FLOOR) == setting.get(Told.FLOOR)
+        if same_floor and setting.items() <= of.items():
             return found
     found = measured_now()
     measured.append((setting, found))
@@ -116,11 +117,6 @@ def remembering() -> Iterator[None]:
         _KNOWN.reset(before)
 
 
-def _includes(known: Mapping[Told, float], setting: Mapping[Told, float]) -> bool:
-    same_floor = known.get(Told.FLOOR) == setting.get(Told.FLOOR)
-    return same_floor and setting.items() <= known.items()
-
-
 def _total(parts: Iterable[Figures]) -> Figures:
     total = dict(_NOTHING)
     for part in parts:
@@ -144,7 +140,7 @@ def distances(
     call, lanes = _kernel()
     ours = np.ascontiguousarray(actual)
     theirs = np.ascontiguousarray(reference, dtype=np.float64)
-    told = np.array([*map(setting.get, _TOLD, _ZEROS)])
+    told = np.array([setting.get(name, 0.0) for name in _TOLD])
     lists = np.empty((len(_FOUND), lanes))
     call(*(x.ctypes.data for x in (ours, theirs, told, lists)), ours.size)
     with np.errstate(invalid="ignore"):  # Inf - Inf is NaN, checked below
@@ -283,22 +279,15 @@ def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
 
 
 def in_parts(function: Callable[..., _Part], *arrays: np.ndarray) -> Sequence[_Part]:
-    """Return the results of `function` on parts of the flattened arrays, in order.
-
-    Every thread sets the caller's NumPy error state, because threads do not inherit it.
-    """
+    """Return the results of `function` on parts of the flattened arrays, in order."""
     flat = [np.asarray(x).reshape(-1) for x in arrays]
     if flat[0].size <= PART_ELEMENTS:
         return [function(*flat)]
     starts = range(0, flat[0].size, PART_ELEMENTS)
     parts = [[x[n : n + PART_ELEMENTS] for x in flat] for n in starts]
-    warns = np.geterr()
-
-    def of_part(part: Sequence[np.ndarray]) -> _Part:
-        with np.errstate(**warns):
-            return function(*part)
-
-    return [*_threads().map(of_part, parts)]
+    # A thread lacks the caller's context, which has NumPy's error state.
+    contexts = [contextvars.copy_context() for _ in parts]
+    return [*_threads().map(lambda c, x: c.run(function, *x), contexts, parts)]
 
 
 @functools.cache

@@ -20,11 +20,6 @@ from neuronjax.report.tables import WORD, Displayed, new_table
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-MEANINGS: dict[Severity, str] = {
-    "error": "the compiler refuses the op, or certainly changes its result",
-    "warning": "the compiler may refuse the op or change its result",
-    "info": "worth knowing; the documents do not say what the compiler does",
-}
 DOCUMENTS = {
     "A2": "nki/guides/architecture/trainium_inferentia2_arch.rst",
     "A3": "nki/guides/architecture/trainium2_arch.rst",
@@ -51,7 +46,9 @@ class Finding:
 
     Attributes:
         rule: the id of the rule, "dynamic-while".
-        severity: "error", "warning" or "info"; see `MEANINGS`.
+        severity: "error" if the compiler refuses the op, or certainly changes its
+            result; "warning" if it may do so; "info" if this is worth knowing, and the
+            documents do not say what the compiler does.
         op: the op, "stablehlo.while"; "" for the program as a whole.
         location: the user's line, "model.py:12", or "" if unknown.
         scope: the JAX name stack of the first occurrence.

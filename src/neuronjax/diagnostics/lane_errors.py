@@ -30,7 +30,7 @@ from neuronjax.numerics.host_kernels.figures import Told
 Lanes = Sequence[Lane]
 Views = Mapping[Side, Mapping[Value, Any]]
 #: Ops whose result repeats every element of the operand the same number of times.
-_REPEATS = frozenset(
+REPEATS = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose")
 )
 
@@ -110,7 +110,7 @@ class LaneErrors:
     def repeats(self, op: Op, lanes: Lanes) -> bool:
         """Return whether an op only repeats finite numbers with known errors, so that
         `rounded` and `isolated` need not be executed."""
-        if op.name not in _REPEATS or not self._may_skip(lanes):
+        if op.name not in REPEATS or not self._may_skip(lanes):
             return False
         known = self._known.get(op.operands[0])
         errors = None if known is None else known.accumulation

@@ -2,8 +2,7 @@
 
 To predict a time, the changed program is lowered or scheduled again. A time that no
 program reaches, such as the time if all queues overlapped, is called a bound. A change
-of precision changes the numbers; `neuronjax run` and `jit` show whether the program
-still trains.
+of precision changes the numbers; `neuronjax run` and `jit` show if training works.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ class Errors:
             NaNs. A float64 reference is rounded to the format, and values are compared.
         nonfinite: number of NaN and Inf among the actual numbers.
         nonfinite_reference: number of NaN and Inf in the reference.
-        nonfinite_changed: number of elements in which a NaN or Inf differs from the
-            reference.
+        nonfinite_changed: number of elements in which a NaN or Inf differs.
         max_ulp: largest error in ULPs; Inf if `nonfinite_changed` is not 0.
         sum_ulp, sum_error2, sum_reference2, sum_actual2, sum_product: sums over the
             elements that are finite in both arrays.
@@ -79,8 +78,7 @@ class Errors:
 
     @property
     def relative_l2(self) -> float:
-        """Return the norm of the error over the norm of the reference; Inf if an Inf or
-        NaN differs."""
+        """Return the error's norm over the reference's; Inf if Inf or NaN differs."""
         if self.nonfinite_changed:
             return math.inf
         return ratio(math.sqrt(self.sum_error2), math.sqrt(self.sum_reference2))

@@ -19,11 +19,10 @@ CONSTANT = MOVING | {"stablehlo.convert"}
 
 
 def figures(of: Any, *kinds: str) -> dict[str, Any]:
-    errors = {kind: getattr(of, kind) for kind in kinds}
     return {
         f"{kind}_{name}": value
-        for kind, found in errors.items()
-        if found is not None
+        for kind in kinds
+        if (found := getattr(of, kind)) is not None
         for name, value in found.as_dict().items()
     }
 
@@ -111,8 +110,7 @@ class OpRecord:
 
     @property
     def ratio(self) -> float | None:
-        """Return the relative L2 of `actual` over that of `expected`; None without a
-        baseline."""
+        """Return `actual` over `expected`, in relative L2; None without a baseline."""
         if self.expected is None or self.actual is None:
             return None
         low = self.expected.relative_l2

@@ -247,8 +247,7 @@ class ParallelWalk(OpWalk):
         """Return `operands`, perturbed by the roundoff of `cast` if `i` is a
         contraction. Whole numbers stay unchanged, since they count as exact data. If
         the cast rounds whole numbers, or numbers that the contraction only selects, no
-        operand is perturbed: the errors of the cast are then no uncertainty of the
-        data."""
+        operand is perturbed: errors of the cast are then no uncertainty of the data."""
         if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands
         exact = self._beside[lane].reference.read(i.operands)

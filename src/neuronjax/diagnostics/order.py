@@ -257,8 +257,9 @@ def _spine(node: Node) -> list[Node]:
         node = large
     start = node if isinstance(node, tuple) and len(node) == 2 else (node,)
     spine = [*start, *reversed(added)]
-    if _is_falling(spine):
-        spine[:2] = spine[1::-1]
+    match spine:
+        case [int(a), int(b), int(c), *_] if b == a + 1 and c == a - 1:
+            spine[:2] = [b, a]
     return spine
 
 
@@ -273,14 +274,6 @@ def _sizes(root: Node) -> dict[Any, int]:
 def _key(node: Node) -> Any:
     """Return an index, or the id of a tuple, since hashing a nested tuple is slow."""
     return node if isinstance(node, int) else ("node", id(node))
-
-
-def _is_falling(spine: Sequence[Node]) -> bool:
-    first = spine[:3]
-    if len(first) < 3 or not all(isinstance(node, int) for node in first):
-        return False
-    a, b, c = first
-    return b == a + 1 and c == a - 1  # type: ignore[operator]
 
 
 def _runs(nodes: Sequence[Node]) -> Iterator[str]:

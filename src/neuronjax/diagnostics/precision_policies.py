@@ -64,10 +64,8 @@ class Candidates:
                 )
         found = cls(names=names, policies=policies)
         for name in found.differing:
-            stated = name in _RULED and all(
-                getattr(policy, name) is not None for policy in found.policies
-            )
-            if not stated:
+            values = [getattr(policy, name) for policy in policies]
+            if name not in _RULED or None in values:
                 raise InvalidProgramError(
                     f"candidates differ in Policy.{name}, which a rule cannot state",
                     remedy="give all candidates the same value",

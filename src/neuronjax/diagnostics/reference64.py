@@ -34,6 +34,7 @@ from neuronjax.execution.engines.scattering import SCATTERS, scattered
 from neuronjax.execution.engines.vector import COMMON
 from neuronjax.execution.exchange import exchange, is_same_for_all
 from neuronjax.execution.movement import moved
+from neuronjax.ir import instruction_set as isa
 from neuronjax.ir.algebra_set import Cholesky, Fft, TriangularSolve
 from neuronjax.ir.block_set import MapBlock, ReduceBlock
 from neuronjax.ir.collective_set import Collective, ReduceScatter, Reduction
@@ -43,29 +44,6 @@ from neuronjax.ir.instruction import (
     InstructionProgram,
     SignedInstruction,
     unrepeated,
-)
-from neuronjax.ir.instruction_set import (
-    Activation,
-    Compare,
-    DmaCopy,
-    DotDimensions,
-    Im2col,
-    Iota,
-    LocalGather,
-    LocalScatter,
-    Memset,
-    NcMatmul,
-    NcTranspose,
-    Pool,
-    ReducePrecision,
-    Select,
-    Sort,
-    TensorCopy,
-    TensorReduce,
-    TensorScalar,
-    TensorTensor,
-    TensorTensorScan,
-    TopK,
 )
 
 Arrays = Sequence[np.ndarray]
@@ -145,8 +123,7 @@ class Reference64:
         return converted(x, np.dtype(np.float64)) if is_float(x.dtype) else array
 
     def leave(self, array: Any, dtype: Any) -> Any:
-        """Return `array` rounded to nearest even in `dtype`, if this is a float
-        dtype."""
+        """Return `array` rounded to nearest even in `dtype` if that is a float."""
         if not is_float(dtype):
             return array
         with np.errstate(all="ignore"):
@@ -188,7 +165,7 @@ def _rule(i: Instruction) -> Rule | None:
     if not all(_rule(inner) for block in i.blocks for inner in block.instructions):
         return None
     names = _TABLES.get(type(i))
-    name = i.function if isinstance(i, Activation) else getattr(i, "op", "")
+    name = i.function if isinstance(i, isa.Activation) else getattr(i, "op", "")
     return _double if names is None or name in names else None
 
 
@@ -197,23 +174,25 @@ def _rule(i: Instruction) -> Rule | None:
 
 #: Rules of instructions with one result; each rule is one expression.
 _FUNCTIONS: dict[type[Instruction], Callable[[Any, Arrays], np.ndarray]] = {
-    TensorTensor: lambda i, x: BINARY[i.op](*x),
-    TensorScalar: lambda i, x: BINARY[i.op](*x),
-    Activation: lambda i, x: UNARY[i.function](x[0]),
-    Compare: lambda i, x: comparison(i.direction)(*x),
-    Select: lambda i, x: np.where(*x),
-    ReducePrecision: lambda i, x: x[0],
-    Memset: lambda i, x: i.value,
-    NcMatmul: lambda i, x: products(i.dimensions, *x).reshape(i.results[0].type.shape),
-    DmaCopy: moved,
-    Im2col: moved,
+    isa.TensorTensor: lambda i, x: BINARY[i.op](*x),
+    isa.TensorScalar: lambda i, x: BINARY[i.op](*x),
+    isa.Activation: lambda i, x: UNARY[i.function](x[0]),
+    isa.Compare: lambda i, x: comparison(i.direction)(*x),
+    isa.Select: lambda i, x: np.where(*x),
+    isa.ReducePrecision: lambda i, x: x[0],
+    isa.Memset: lambda i, x: i.value,
+    isa.NcMatmul: lambda i, x: products(i.dimensions, *x).reshape(
+        i.results[0].type.shape
+    ),
+    isa.DmaCopy: moved,
+    isa.Im2col: moved,
 }
 for _kind, _function in _FUNCTIONS.items():
     _double.register(_kind, lambda i, x, f=_function: (f(i, x),))
 
 
 @_double.register
-def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
+def _(i: isa.TensorCopy, x: Arrays) -> Sequence[Any]:
     """Convert to the result's dtype; round to integers as `i` states, and saturate."""
     dtype = i.results[0].type.dtype
     if is_float(dtype):
@@ -229,7 +208,7 @@ def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
 
 
 @_double.register
-def _(i: Iota, x: Arrays) -> Sequence[Any]:
+def _(i: isa.Iota, x: Arrays) -> Sequence[Any]:
     """Return every index exactly, even if the declared format cannot represent it."""
     shape = i.results[0].type.shape
     indices = np.indices(shape, np.float64, sparse=True)[i.dimension]
@@ -237,20 +216,20 @@ def _(i: Iota, x: Arrays) -> Sequence[Any]:
 
 
 @_double.register
-def _(i: TensorReduce, x: Arrays) -> Sequence[Any]:
+def _(i: isa.TensorReduce, x: Arrays) -> Sequence[Any]:
     function = REDUCTIONS[i.op]
     return (function(function.reduce(x[0], axis=tuple(i.axes)), x[1]),)
 
 
 @_double.register
-def _(i: TensorTensorScan, x: Arrays) -> Sequence[Any]:
+def _(i: isa.TensorTensorScan, x: Arrays) -> Sequence[Any]:
     """Return the reduction of every prefix, or of every suffix if `i.reverse`."""
     ordered = np.flip(x[0], i.axis) if i.reverse else x[0]
     out = REDUCTIONS[i.op].accumulate(ordered, axis=i.axis)
     return (np.flip(out, i.axis) if i.reverse else out,)
 
 
-def products(d: DotDimensions, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+def products(d: isa.DotDimensions, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     """Return one product of the matrices in `lhs` and `rhs` per member of the batch."""
     left = matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
     right = matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
@@ -326,9 +305,9 @@ def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
     i = signed.instruction
 
     def body(*x: Any) -> Any:
-        if isinstance(i, LocalScatter):
+        if isinstance(i, isa.LocalScatter):
             return [scattered(i, *x)]
-        if isinstance(i, Pool):
+        if isinstance(i, isa.Pool):
             return [_pool(i, *x)]
         zero, key = jnp.asarray(np.float32(-0.0)), jnp.asarray(np.uint32(0))
         if isinstance(i, Collective):
@@ -338,18 +317,18 @@ def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
     return jax.jit(body)
 
 
-for _class in (LocalGather, NcTranspose, LocalScatter, Pool):
+for _class in (isa.LocalGather, isa.NcTranspose, isa.LocalScatter, isa.Pool):
     _double.register(_class, _moved)
 
 
-def _pool(i: Pool, operand: Any, init: Any) -> Any:
+def _pool(i: isa.Pool, operand: Any, init: Any) -> Any:
     w = i.window
     sizes = w.sizes, w.strides, w.padding, w.base_dilations, w.window_dilations
     return lax.reduce_window(operand, init, COMMON[i.op], *sizes)
 
 
 @_double.register
-def _(i: Sort, x: Arrays) -> Sequence[Any]:
+def _(i: isa.Sort, x: Arrays) -> Sequence[Any]:
     """Sort stably by the keys, which come first, and reorder the other operands."""
     shape = x[0].shape
     order = np.broadcast_to(np.indices(shape, sparse=True)[i.dimension], shape)
@@ -361,7 +340,7 @@ def _(i: Sort, x: Arrays) -> Sequence[Any]:
 
 
 @_double.register
-def _(i: TopK, x: Arrays) -> Sequence[Any]:
+def _(i: isa.TopK, x: Arrays) -> Sequence[Any]:
     order = _stable_order(x[0], x[0].ndim - 1, True)[..., : i.k]
     return np.take_along_axis(x[0], order, -1), order
 
@@ -426,8 +405,8 @@ for _class in _ALGEBRA:
 
 #: Class of an instruction -> the operations for which it has a rule.
 _TABLES: dict[type, Mapping[str, Any]] = {
-    **dict.fromkeys((TensorTensor, TensorScalar), BINARY),
-    Activation: UNARY,
-    **dict.fromkeys((TensorReduce, TensorTensorScan, Pool), REDUCTIONS),
-    LocalScatter: SCATTERS,
+    **dict.fromkeys((isa.TensorTensor, isa.TensorScalar), BINARY),
+    isa.Activation: UNARY,
+    **dict.fromkeys((isa.TensorReduce, isa.TensorTensorScan, isa.Pool), REDUCTIONS),
+    isa.LocalScatter: SCATTERS,
 }

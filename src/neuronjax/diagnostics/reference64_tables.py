@@ -22,7 +22,10 @@ BINARY: Mapping[str, Callable[..., Any]] = {
     "remainder": np.fmod,
     "round_nearest_afz": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
 }
+#: Functions with NumPy's names.
+_NUMPY = "cbrt cosh log reciprocal sinh sqrt tan tanh".split()
 UNARY: dict[str, Callable[[Any], Any]] = {
+    **{name: getattr(np, name) for name in _NUMPY},
     "acos": np.arccos,
     "acosh": np.arccosh,
     "asin": np.arcsin,
@@ -30,8 +33,6 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "atan": np.arctan,
     "atanh": np.arctanh,
     "bessel_i1e": special.i1e,
-    "cbrt": np.cbrt,
-    "cosh": np.cosh,
     "cosine": np.cos,
     "digamma": special.digamma,
     "erf": special.erf,
@@ -41,20 +42,11 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "exponential_base2": np.exp2,
     "exponential_minus_one": np.expm1,
     "lgamma": special.gammaln,
-    "log": np.log,
     "log_plus_one": np.log1p,
     "logistic": special.expit,
-    "reciprocal": np.reciprocal,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sine": np.sin,
-    "sinh": np.sinh,
-    "sqrt": np.sqrt,
-    "tan": np.tan,
-    "tanh": np.tanh,
 }
 REDUCTIONS: Mapping[str, np.ufunc] = {
-    "add": np.add,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "multiply": np.multiply,
+    name: getattr(np, name) for name in ("add", "maximum", "minimum", "multiply")
 }

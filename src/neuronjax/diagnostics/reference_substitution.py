@@ -30,8 +30,7 @@ def declared(array: Any) -> Any:
 
 
 def substituted(wide: np.ndarray, dtype: Any, executor: Executor) -> Any:
-    """Return `wide` and its form rounded to `dtype`; only the rounded form if both are
-    equal."""
+    """Return `wide` and its form rounded to `dtype`; if equal, only the latter."""
     rounded = executor.leave(wide, dtype)
     same = np.array_equal(np.asarray(executor.enter(rounded)), wide, equal_nan=True)
     return rounded if same else Substituted(rounded, wide)

@@ -19,7 +19,6 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.json_text import json_object
 
 _END = {"complete": True}
-_SUFFIX = ".jsonl"
 
 Record = dict[str, Any]
 
@@ -35,7 +34,7 @@ class StoredRun:
 def run_path(folder: Path, *parts: Any) -> Path:
     """Return the path of a run's file in `folder`, such as "trn2-bf16-seed0.jsonl"."""
     name = "-".join(re.sub(r"[^\w.+:]+", "_", str(part)) for part in parts)
-    return folder / f"{name}{_SUFFIX}"
+    return folder / f"{name}.jsonl"
 
 
 def read_run(path: Path) -> StoredRun | None:

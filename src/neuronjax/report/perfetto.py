@@ -108,8 +108,7 @@ def _slices(timeline: Timeline) -> Iterator[tuple[Span, Queue, Mapping[str, Any]
 class _Lanes:
     """The tracks of the queues: overlapping slices are on several tracks of one name.
 
-    Perfetto shows such tracks as one; on a single track it would nest overlapping
-    slices."""
+    Perfetto shows such tracks as one; on a single track it would nest the slices."""
 
     def __init__(self, trace: Any) -> None:
         self._trace = trace

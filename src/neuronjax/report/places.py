@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from neuronjax.errors import cell_place, code_at
 from neuronjax.ir.program import TOP
 
-_NOWHERE = "(no line)"
-
 
 @dataclass(frozen=True)
 class OpPlace:
@@ -48,7 +46,7 @@ class OpPlace:
 def place(source: str) -> str:
     """Return `file:line` without folders, or a notebook cell by its number."""
     if not source:
-        return _NOWHERE
+        return "(no line)"
     return cell_place(source) or source.rpartition("/")[2]
 
 

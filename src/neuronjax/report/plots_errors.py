@@ -2,8 +2,7 @@
 
 The axis shows at most five decades: those below the largest error if they have half of
 the ops, or else the five with the most ops. It shows fewer decades if only a few ops
-are far below all others. Smaller errors are arrows at the bottom, larger ones at the
-top.
+are far below all others. Arrows at the bottom are smaller errors, at the top larger.
 """
 
 from __future__ import annotations
@@ -55,14 +54,13 @@ def draw_errors(
     for kind, colour, label, size in _KINDS:
         _draw_ops(axes, shown[kind], (low, high), color=colour, label=label, s=size)
         _draw_broken(axes, arithmetic, kind, colour)
-    if min(every, default=low) < low:
-        axes.scatter(
-            [], [], marker="v", color=plots_style.FAINT, label="below the axis"
-        )
-    if max(every, default=high) > high:
-        axes.scatter(
-            [], [], marker="^", color=plots_style.FAINT, label="above the axis"
-        )
+    is_beyond = {
+        ("v", "below the axis"): min(every, default=low) < low,
+        ("^", "above the axis"): max(every, default=high) > high,
+    }
+    for (marker, label), is_used in is_beyond.items():
+        if is_used:
+            axes.scatter([], [], marker=marker, color=plots_style.FAINT, label=label)
     for (number, label), style in zip(marks, _MARKS, strict=False):
         axes.axvline(number, color=_FIRST, linewidth=0.8, linestyle=style, label=label)
     axes.set_xlabel("op, in program order")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
@@ -81,11 +82,8 @@ def boxes_along(
     axes: Axes, start: tuple[float, float], end: tuple[float, float], parts: int = 200
 ) -> list[Bbox]:
     """Return `parts` boxes that cover the line between two points."""
-    (x0, y0), (x1, y1) = axes.transData.transform([start, end])
-    corners = [
-        (x0 + (x1 - x0) * n / parts, y0 + (y1 - y0) * n / parts)
-        for n in range(parts + 1)
-    ]
+    first, last = axes.transData.transform([start, end])
+    corners = np.linspace(first, last, parts + 1)
     return [
         Bbox.from_extents(min(a, c), min(b, d) - 1, max(a, c), max(b, d) + 1)
         for (a, b), (c, d) in itertools.pairwise(corners)

@@ -24,6 +24,7 @@ from neuronjax.timing.work import Core
 # Okabe and Ito's colours, which denote engines in other pictures.
 _COLOURS = ("#0072B2", "#F0E442", "#009E73", "#E69F00", "#CC79A7", "#D55E00")
 CATEGORY_COLOURS: Mapping[Category, str] = dict(zip(CATEGORIES, _COLOURS, strict=True))
+_NEAR = 3  # a capacity is drawn if it is less than this multiple of the use
 _FOR_LEGEND = 1.45  # height of the axis, relative to the data
 #: The picture is compressed if varying memory is a smaller share of the peak than
 #: `_FLAT`; constant memory then takes the share `_SQUEEZED` of the height.
@@ -40,7 +41,7 @@ def draw_sbuf(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) ->
     if used.size:
         axes.stairs(used, edges, fill=True, color="#56B4E9")  # no category's colour
     limit, most = core.sbuf_bytes / unit, used.max(initial=0.0)
-    if _is_near(limit, most) or not most:
+    if limit < _NEAR * most or not most:
         _capacity(axes, limit, f"{limit:.0f} KiB usable")
         most = limit
     axes.set_ylim(0, 1.2 * most)
@@ -66,7 +67,7 @@ def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> 
     limit, peak = capacity / size, base.max(initial=1e-12)
     least = base.min(initial=peak)
     axes.set_ylabel(name)
-    if _is_near(limit, peak):
+    if limit < _NEAR * peak:
         _capacity(axes, limit, f"{limit:.3g} {name} of HBM")
         axes.set_ylim(0, _FOR_LEGEND * max(peak, limit))
     elif 0 < peak - least < _FLAT * peak:
@@ -78,11 +79,6 @@ def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> 
         axes.legend(loc="upper left", fontsize=SMALL, ncols=2)
     fits = "of" if memory.hbm.bytes <= capacity else "do not fit in"
     plain(axes, f"HBM: {binary(memory.hbm.bytes)} {fits} {binary(capacity)}")
-
-
-def _is_near(limit: float, most: float) -> bool:
-    """Return whether a capacity is close enough to the use to be drawn."""
-    return limit < 3 * most
 
 
 def _squeeze(axes: Axes, least: float, peak: float) -> None:

@@ -52,7 +52,6 @@ class Point:
         queue: the queue that the op occupies longest, which decides the colour.
         is_matmul: whether TensorE executes its operations.
         operations: number of operations, over all iterations of loops.
-        hbm_bytes: bytes that are read from and written to HBM.
     """
 
     name: str

@@ -87,17 +87,12 @@ def _draw_lost(
     plain(axes, "what rounding lost")
     axes.grid(axis="y", color=FAINT, linewidth=0.4)
     for counters, colour, marker, label in _LOST:
-        shares = [_share(record, counters) for record in records]
+        shares = [sum(fraction(record, n) for n in counters) for record in records]
         found = [(n, max(s, _FEWEST_SHARE)) for n, s in enumerate(shares) if s]
         if found:
             look = {"s": 26, "color": colour, "marker": marker, "label": label}
             axes.scatter(*_columns(found), linewidths=0, **look)
             yield from ((n, share, label) for n, share in found)
-
-
-def _share(record: Record, counters: Sequence[str]) -> float:
-    known = [name for name in counters if record[name] is not None]
-    return sum(fraction(record, name) for name in known)
 
 
 def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

@@ -68,22 +68,19 @@ def event_rows(timeline: Timeline) -> Iterator[dict[str, Any]]:
     nobody: Any = dict.fromkeys("op fused_ops source_location module phase".split(), "")
     for event in timeline.events:
         named = names[event.instruction] if event.instruction >= 0 else nobody
-        yield {**_when(event), **named, **_what(event)}
-
-
-def _when(event: Event) -> dict[str, Any]:
-    start, end = event.start_seconds, event.end_seconds
-    return {
-        "engine": event.queue,
-        "start_ts": start / _NANOSECOND,
-        "end_ts": end / _NANOSECOND,
-        "duration_ns": event.queue_seconds / _NANOSECOND,
-        "pieces": event.pieces,
-        "evt_wait_time_ns": event.wait_seconds / _NANOSECOND,
-        "count": event.count,
-        "opcode": event.name,
-        "instruction_id": event.instruction,
-    }
+        yield {
+            "engine": event.queue,
+            "start_ts": event.start_seconds / _NANOSECOND,
+            "end_ts": event.end_seconds / _NANOSECOND,
+            "duration_ns": event.queue_seconds / _NANOSECOND,
+            "pieces": event.pieces,
+            "evt_wait_time_ns": event.wait_seconds / _NANOSECOND,
+            "count": event.count,
+            "opcode": event.name,
+            "instruction_id": event.instruction,
+            **named,
+            **_what(event),
+        }
 
 
 def _what(event: Event) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 Names, units and formulas are those of the table `Summary` of Neuron Explorer's schema
 7.4.0 (tools/neuron-explorer/profile-schema-reference.rst, SDK 2.32.0), without the
 figures that the model cannot give. Times are in seconds; names in `_percent` are
-fractions from 0 to 1, as in the vendor's JSON. All figures are of one logical
-NeuronCore.
+fractions from 0 to 1, as in the vendor's JSON. All figures are of one logical core.
 """
 
 from __future__ import annotations
@@ -172,8 +171,7 @@ class Metric:
     """The meaning of a figure.
 
     Attributes:
-        unit: "s", "B", "FLOP", "percent" (a fraction from 0 to 1), "count", "cycles",
-            "FLOP/B".
+        unit: "s", "B", "FLOP", "FLOP/B", "count", "cycles", or "percent" (from 0 to 1).
         is_vendor: whether the vendor's profiler has the figure under this name.
     """
 

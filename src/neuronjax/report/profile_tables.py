@@ -46,18 +46,16 @@ _NEAREST = 3
 
 def headline_table(title: str, figures: Mapping[str, float]) -> Table:
     """Return a table of the most important figures of `metrics`."""
-    flops = figures["model_flops"]
-    read, write = figures["hbm_read_bytes"], figures["hbm_write_bytes"]
     transposes = figures["adjusted_transpose_flops"]
     spilled = figures["spill_save_bytes"] + figures["spill_reload_bytes"]
     whole = figures["adjusted_hardware_flops"]
     cells = [
         ("predicted time", seconds(figures["total_time"])),
         ("MFU", percent(figures["mfu_estimated_percent"])),
-        ("HBM read", binary(read)),
-        ("matmuls", decimal(flops, "FLOP")),
+        ("HBM read", binary(figures["hbm_read_bytes"])),
+        ("matmuls", decimal(figures["model_flops"], "FLOP")),
         ("HFU", percent(figures["hfu_estimated_percent"])),
-        ("HBM written", binary(write)),
+        ("HBM written", binary(figures["hbm_write_bytes"])),
         ("per HBM byte", decimal(figures["mm_arithmetic_intensity"], "FLOP")),
         ("MBU", percent(figures["mbu_estimated_percent"])),
         ("spills", binary(spilled)),

@@ -8,6 +8,7 @@ are indented, and callees come last. The table has only attributes that change n
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -107,9 +108,5 @@ def _told(i: Instruction) -> str:
 
 def short_type(type: TensorType) -> str:
     """Return a type as JAX writes it: `bf16[8,64]`."""
-    name = type.dtype.name
-    for long, short in _SHORT.items():
-        if name.startswith(long):
-            name = name.replace(long, short, 1)
-            break
+    name = re.sub(f"^({'|'.join(_SHORT)})", lambda m: _SHORT[m[0]], type.dtype.name)
     return f"{name}[{','.join(map(str, type.shape))}]"

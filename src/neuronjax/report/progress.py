@@ -13,16 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
+from rich import progress
 from rich.console import Console, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 from neuronjax.execution import stages
 from neuronjax.report.html import as_html
@@ -55,8 +47,7 @@ def kind_of(stage: str) -> str:
 class WorkBars:
     """Progress bars, with the compilation stages of the current program.
 
-    The bars are shown in their `with` block, unless the process already shows another
-    display."""
+    The bars are shown in their `with` block, unless another display is shown."""
 
     def __init__(
         self,
@@ -65,18 +56,18 @@ class WorkBars:
         *,
         shown: bool,
         transient: bool = False,
-        counted: ProgressColumn | None = None,
+        counted: progress.ProgressColumn | None = None,
     ) -> None:
         self._console = Console(stderr=True)
         self._way: Way = way(self._console) if shown else "none"
         self._page: Page | None = None
-        self._bars = Progress(
-            TextColumn(before),
-            BarColumn(bar_width=None),
-            counted or MofNCompleteColumn(),
-            TextColumn("{task.fields[stage]:<10.10}", style="dim"),
-            TextColumn(after),
-            TimeElapsedColumn(),
+        self._bars = progress.Progress(
+            progress.TextColumn(before),
+            progress.BarColumn(bar_width=None),
+            counted or progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[stage]:<10.10}", style="dim"),
+            progress.TextColumn(after),
+            progress.TimeElapsedColumn(),
             console=self._console,
             transient=transient,
             disable=self._way != "live" or self._console.is_jupyter,
@@ -84,9 +75,9 @@ class WorkBars:
             # bars, on the standard error.
             redirect_stdout=sys.stdout.isatty(),
         )
-        self._at = TaskID(0)
+        self._at = progress.TaskID(0)
 
-    def _add(self, description: str, **options: Any) -> TaskID:
+    def _add(self, description: str, **options: Any) -> progress.TaskID:
         options = {"stage": "", "status": ""} | options
         self._at = self._bars.add_task(description, **options)
         return self._at
@@ -95,7 +86,7 @@ class WorkBars:
         """Show a stage of compilation beside the current bar."""
         self._show(self._at, stage=kind_of(name))
 
-    def _show(self, bar: TaskID, **changes: Any) -> None:
+    def _show(self, bar: progress.TaskID, **changes: Any) -> None:
         """Change a bar. Draw it if this is a notebook; in a terminal Rich draws it."""
         self._bars.update(bar, **changes)
         if self._page is not None:
@@ -177,7 +168,8 @@ class SearchProgress(WorkBars):
     The bar has no total, since a search seldom uses its budget."""
 
     def __init__(self, *, shown: bool) -> None:
-        after, runs = "{task.fields[status]}", TextColumn("{task.completed:.0f}")
+        runs = progress.TextColumn("{task.completed:.0f}")
+        after = "{task.fields[status]}"
         super().__init__("programs run", after, shown=shown, counted=runs)
         self._runs = self._add("", total=None)
 

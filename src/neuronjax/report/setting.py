@@ -47,10 +47,9 @@ def policy_name(policy: Policy) -> str:
     settings (the SDK may differ), or "custom"."""
     if policy.name:
         return policy.name
-    presets = (Policy.preset(name) for name in PRESETS)
-    same = (p for p in presets if dataclasses.replace(p, sdk=policy.sdk) == policy)
-    found = next(same, None)
-    return "custom" if found is None or found.name is None else found.name
+    presets = {n: Policy.preset(n) for n in PRESETS}.items()
+    same = (n for n, p in presets if dataclasses.replace(p, sdk=policy.sdk) == policy)
+    return next(same, "custom")
 
 
 def policy_in_words(policy: Policy) -> str:

@@ -30,9 +30,8 @@ class Curve:
     def unmoved(self) -> tuple[int, ...]:
         """Return the seeds whose metric ends where it began.
 
-        All their values are equal, or the means of the first and the last quarter
-        differ by at most three standard errors, estimated from the differences between
-        steps."""
+        All their values are equal, or the means of first and last quarter differ by at
+        most three standard errors, estimated from the differences between steps."""
         runs = zip(self.seeds, self.values, strict=True)
         return tuple(seed for seed, values in runs if _is_still(values))
 

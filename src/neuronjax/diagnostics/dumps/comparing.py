@@ -61,8 +61,10 @@ class DumpWalk:
         """Return the tensors in the order of execution, each with its check."""
         self._by_key: dict[Key, Match] = {m.value.key: m for m in self.matches}
         self._points: dict[Key, _Waypoint] = {}
-        self._behind = _Behind(self.program, self._by_key)
+        self._graph = ValueSources(self.program)
+        self._tensors = {value: m.tensor for (_, value), m in self._by_key.items()}
         values = self.program.entry.body.arguments
+        self._arguments = dict(zip(values, self.program.argument_names, strict=True))
         entered = []
         for value, array in zip(values, map(np.asarray, arguments), strict=True):
             match = self._by_key.get(((), value))
@@ -72,7 +74,7 @@ class DumpWalk:
             entered.append(array)
 
         def noted(key: Key, held: Held) -> Held:
-            return self._noted(self._by_key[key], held, self._behind.look(key))
+            return self._noted(self._by_key[key], held, self._behind(key))
 
         LegalWalk(self.side, self.model, self._hearing(noted)).run(entered)
 
@@ -120,6 +122,27 @@ class DumpWalk:
 
         return made
 
+    def _behind(self, key: Key) -> _Origin:
+        """Return the nearest saved tensors and arguments on which the value `key`
+        depends, and the computing ops in between, in program order."""
+        _, value = key
+        since: dict[str, None] = {}
+        ops: dict[Op, int] = {}
+        inside = self._graph.behind(
+            [value], lambda v, _: v is value or v not in self._tensors
+        )
+        for inner in inside:
+            if inner is not value and inner in self._tensors:
+                since[self._tensors[inner]] = None
+            elif inner in self._arguments:
+                since[self._arguments[inner]] = None
+            elif (maker := self._graph.makers.get(inner)) is not None:
+                ops.setdefault(maker, inner.number)
+        passing = MOVING | {*CALLEES, "sdy.manual_computation"}
+        ordered = sorted(ops, key=lambda op: ops[op])
+        places = (_place(OpPath((), op)) for op in ordered if op.name not in passing)
+        return tuple(since), tuple(places)
+
     def _noted(self, match: Match, held: Held, behind: _Origin) -> Held:
         """Record the legal values and origin of a match; return the saved tensor."""
         dtype = match.value.value.type.dtype
@@ -164,37 +187,6 @@ def with_storage(
         half = half_steps(size, roundoff(stored)).astype(np.float32)
     half = np.where(np.isfinite(size), half, np.float32(0.0))
     return Held(x.wider(half), held.shape, before + half)
-
-
-class _Behind:
-    """A search for the ops that compute a value, back to the nearest saved tensors."""
-
-    def __init__(self, program: Program, known: Mapping[Key, Match]) -> None:
-        self._graph = ValueSources(program)
-        self._known = {value: m.tensor for (_, value), m in known.items()}
-        arguments = program.entry.body.arguments
-        self._arguments = dict(zip(arguments, program.argument_names, strict=True))
-
-    def look(self, key: Key) -> _Origin:
-        """Return the nearest saved tensors and arguments on which the value `key`
-        depends, and the computing ops in between, in program order."""
-        _, value = key
-        since: dict[str, None] = {}
-        ops: dict[Op, int] = {}
-        inside = self._graph.behind(
-            [value], lambda v, _: v is value or v not in self._known
-        )
-        for inner in inside:
-            if inner is not value and inner in self._known:
-                since[self._known[inner]] = None
-            elif inner in self._arguments:
-                since[self._arguments[inner]] = None
-            elif (maker := self._graph.makers.get(inner)) is not None:
-                ops.setdefault(maker, inner.number)
-        ordered = sorted(ops, key=lambda op: ops[op])
-        passing = MOVING | {*CALLEES, "sdy.manual_computation"}
-        places = (_place(OpPath((), op)) for op in ordered if op.name not in passing)
-        return tuple(since), tuple(places)
 
 
 def _place(path: OpPath) -> OpPlace:

@@ -42,10 +42,6 @@ class FlatOp:
         return self.path.op
 
     @property
-    def kind(self) -> tuple[str, ...]:
-        return (self.op.name, *self.types)
-
-    @property
     def types(self) -> tuple[str, ...]:
         return tuple(str(v.type) for v in self.op.results)
 
@@ -107,7 +103,7 @@ _Way = tuple[Callable[[FlatOp], Hashable], str]
 #: (key, how): two ops with equal `key(op)` make an `AlignedPair` with this `how`.
 _WAYS: tuple[_Way, ...] = (
     (lambda o: o.fingerprint, "same"),
-    (lambda o: o.kind, "changed"),
+    (lambda o: (o.op.name, o.types), "changed"),
     (lambda o: (o.op.name in CONTROL, o.types), "replaced"),
 )
 

@@ -107,7 +107,7 @@ class Correspondence:
     def _token(self, value: RunValue) -> Hashable:
         """Return a key that is equal for corresponding values of both runs."""
         root = self._partners.get(value.root, value.root).root
-        if root.is_constant:
+        if root.name == CONSTANT:
             return _CONSTANT
         is_given = root.name == _ALL_GATHER and root.content in self._given
         return root.content if root.op is None or is_given else root

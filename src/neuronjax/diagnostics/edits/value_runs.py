@@ -13,9 +13,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from neuronjax.diagnostics.edits.alignment import FlatOp, FlatProgram
-from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
 from neuronjax.diagnostics.faults.recorder import Witness
 from neuronjax.diagnostics.faults.shares import Seen
+from neuronjax.diagnostics.lane_errors import REPEATS
 from neuronjax.diagnostics.op_errors import Errors, errors_of
 from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.diagnostics.parallel_runs import OpPath, Side
@@ -23,10 +23,7 @@ from neuronjax.execution.device_sharding import join_parts
 from neuronjax.ir.program import Value
 
 #: Ops whose result has every element of the operand, moved or repeated.
-_SHOWING = frozenset(
-    f"stablehlo.{name}"
-    for name in ("broadcast_in_dim", "optimization_barrier", "reshape", "transpose")
-)
+_SHOWING = REPEATS | {"stablehlo.optimization_barrier"}
 
 
 @dataclass(eq=False)
@@ -70,10 +67,6 @@ class RunValue:
         while value.name in _SHOWING and value.reads:
             value = value.reads[0]
         return value
-
-    @property
-    def is_constant(self) -> bool:
-        return self.root.name == CONSTANT
 
     @functools.cached_property
     def content(self) -> tuple[Any, ...]:

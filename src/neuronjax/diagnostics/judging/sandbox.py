@@ -56,8 +56,7 @@ class Ended:
         return self.how.startswith(_LATE)
 
     def described(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object in the file `name`; None if there is no such
-        object."""
+        """Return the JSON object in the file `name`; None if there is none."""
         try:
             return json_object(self.files[name])
         except (KeyError, ValueError):

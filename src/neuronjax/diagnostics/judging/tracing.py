@@ -78,8 +78,7 @@ def read(ended: Ended, path: Path) -> TracedCandidate:
     """Return the candidate from the files that a child process wrote.
 
     Raises:
-        CandidateRefused: no program was written, or the candidate did what no kernel
-            needs.
+        CandidateRefused: no program was written, or something forbidden was tried.
     """
     status = ended.described(tracing_child.STATUS)
     if status is None:

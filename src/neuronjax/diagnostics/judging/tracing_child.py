@@ -56,9 +56,14 @@ def outcome(job: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
     except patches.PatchedError as error:
         return _failure("forbidden", str(error), job["candidate"]), b""
     except NeuronJaxError as error:
-        return _refused(error), b""
+        kind = "limit" if isinstance(error, InvalidProgramError) else "unsupported"
+        message = f"{error.op}: {error.what}" if error.op else error.what
+        location, remedy = error.location or "", error.remedy or ""
+        return _failure(kind, message, location, remedy=remedy), b""
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        return _raised(error, job["candidate"]), b""
+        text = str(error).partition("\n")[0]
+        line = line_in(job["candidate"], error) or ""
+        return _failure("raised", f"{type(error).__name__}: {text}", line), b""
 
 
 def _traced(job: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -132,15 +137,3 @@ def _own_arguments(module: types.ModuleType) -> Any:
 
 def _failure(what: str, message: str, location: str, **more: Any) -> dict[str, Any]:
     return {"what": what, "message": message, "location": location, **more}
-
-
-def _refused(error: NeuronJaxError) -> dict[str, Any]:
-    kind = "limit" if isinstance(error, InvalidProgramError) else "unsupported"
-    message = f"{error.op}: {error.what}" if error.op else error.what
-    return _failure(kind, message, error.location or "", remedy=error.remedy or "")
-
-
-def _raised(error: BaseException, candidate: str) -> dict[str, Any]:
-    text = str(error).partition("\n")[0]
-    message = f"{type(error).__name__}: {text}"
-    return _failure("raised", message, line_in(candidate, error) or "")

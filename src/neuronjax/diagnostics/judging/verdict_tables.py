@@ -19,8 +19,6 @@ _KINDS = {
     "hazards": ("Left to chance", "yellow"),
     "advice": ("Documented, but not enforced by compilers", "cyan"),
 }
-
-
 _STYLES = {"accepted": "bold green", "undecided": "bold yellow", "refused": "bold red"}
 
 

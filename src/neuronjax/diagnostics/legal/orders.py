@@ -94,12 +94,10 @@ def _place(
         first = extreme(whole, axis)
         index = place_of(*way, whole, axis)
         plain = index.value if isinstance(index, Tracked) else index
-        if not np.array_equal(first.value, results[0], equal_nan=True):
-            continue
-        if np.array_equal(plain, results[1]):
+        is_extreme = np.array_equal(first.value, results[0], equal_nan=True)
+        if is_extreme and np.array_equal(plain, results[1]):
             shape = results[1].shape
-            is_known = plain is index
-            doubt = False if is_known else np.isposinf(np.asarray(index.scale()))
+            doubt = plain is not index and np.isposinf(np.asarray(index.scale()))
             held = doubtful(np.asarray(results[1]), doubt, at.model)
             return [Held(first, shape), Held(held, shape)]
     return None

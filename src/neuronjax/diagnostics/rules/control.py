@@ -45,12 +45,8 @@ def _topk_integers(context: OpContext) -> Answer:
     return is_integer(type.dtype) and type.dtype.itemsize >= 4 and str(type.dtype)
 
 
-def _dilated(op: Op, name: str) -> bool:
-    return any(d > 1 for d in op.attributes.get(name) or ())
-
-
-def _both(op: Op, *names: str) -> bool:
-    return all(_dilated(op, name) for name in names)
+def _skips(op: Op, *names: str) -> bool:
+    return all(any(d > 1 for d in op.attributes.get(n) or ()) for n in names)
 
 
 RULES = read_rules(
@@ -124,12 +120,12 @@ a strided convolution with a dilated input
         "sort-comparator": _comparator,
         "topk-integer": _topk_integers,
         "window-dilation": lambda c: " and ".join(
-            n for n in ("base_dilations", "window_dilations") if _dilated(c.op, n)
+            n for n in ("base_dilations", "window_dilations") if _skips(c.op, n)
         ),
         "window-operands": lambda c: (
             len(c.op.operands) != 2 and f"{len(c.op.operands)} operands instead of 2"
         ),
-        "convolution-dilations": lambda c: _both(c.op, "lhs_dilation", "rhs_dilation"),
-        "convolution-stride": lambda c: _both(c.op, "lhs_dilation", "window_strides"),
+        "convolution-dilations": lambda c: _skips(c.op, "lhs_dilation", "rhs_dilation"),
+        "convolution-stride": lambda c: _skips(c.op, "lhs_dilation", "window_strides"),
     },
 )

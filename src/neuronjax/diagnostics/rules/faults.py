@@ -13,13 +13,8 @@ import math
 import numpy as np
 
 from neuronjax.diagnostics.facts import is_integer, unknown
+from neuronjax.diagnostics.faults import naming
 from neuronjax.diagnostics.faults.guards import SMALLEST_EPSILON, rounded
-from neuronjax.diagnostics.faults.naming import (
-    KINDS,
-    LOST_GUARD,
-    OUT_OF_MATMUL,
-    WHOLE_IN_FP32,
-)
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.op_contexts import OpContext
 from neuronjax.diagnostics.rule import Answer, Verdict, read_rules
@@ -225,7 +220,7 @@ RULES = read_rules(
     f"""
 overflow-constant: warning in convert
 a constant that its format cannot hold becomes Inf
-> {KINDS["overflow"]}
+> {naming.KINDS["overflow"]}
 [IEEE 754; Micikevicius 2018]
 
 overflow-factor: warning in multiply
@@ -235,32 +230,32 @@ a product with a constant that is Inf is Inf, or NaN where the other factor is 0
 
 underflow-constant: warning in convert
 a constant other than zero becomes zero
-> {KINDS["underflow"]}
+> {naming.KINDS["underflow"]}
 [IEEE 754; Micikevicius 2018]
 
 underflow-epsilon: warning in add
 an epsilon before a division, a root or a logarithm is zero or subnormal
-> {LOST_GUARD}
+> {naming.LOST_GUARD}
 [IEEE 754; Kingma and Ba 2015]
 
 absorption-decay: warning in add
 the decay of a moving average is rounded to 1
-> {KINDS["absorption"]}
+> {naming.KINDS["absorption"]}
 [IEEE 754; Kingma and Ba 2015]
 
 integer-in-float: warning in convert, iota
 a float format does not hold all whole numbers that it is given
-> {WHOLE_IN_FP32}, which holds all up to 16777216
+> {naming.WHOLE_IN_FP32}, which holds all up to 16777216
 [IEEE 754]
 
 integer-in-matmul: warning in dot_general, convolution
 the policy casts whole numbers, before a matmul, to a float that does not hold them
-> {OUT_OF_MATMUL}
+> {naming.OUT_OF_MATMUL}
 [IEEE 754]
 
 stagnation-loop: warning in while
 a sum that a loop carries stops growing
-> {KINDS["stagnation"]}
+> {naming.KINDS["stagnation"]}
 [IEEE 754; Higham 1993]
 """,
     {

@@ -35,8 +35,6 @@ NOWHERE = frozenset(
 _NO_OPERATORS = frozenset(
     {"case", "composite", "if", "optimization_barrier", "reduce_precision", "while"}
 )
-
-
 _UNKNOWN_REMEDY = "compute it on the host: no document of the vendor mentions this op"
 
 
@@ -65,8 +63,7 @@ _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f6
 
 
 def _algorithm(context: OpContext) -> Answer:
-    """Return "asks for f32, gets bf16" if no operand has the requested dtype, or
-    None."""
+    """Return "asks for f32, gets bf16" if no operand has the requested dtype."""
     asked = _PRECISION.findall(context.op.attributes.get("algorithm") or "")
     dtypes = [v.type.dtype.name for v in context.op.operands]
     held = {_SHORT.get(name, name) for name in dtypes}
@@ -75,8 +72,7 @@ def _algorithm(context: OpContext) -> Answer:
 
 
 def _precision(context: OpContext) -> Answer:
-    """Return "asks for HIGHEST" if casts may ignore this requested precision, or
-    None."""
+    """Return "asks for HIGHEST" if casts may ignore this requested precision."""
     policy, attributes = context.settings.policy, context.op.attributes
     asked = {"HIGH", "HIGHEST"}.intersection(attributes.get("precision_config", ()))
     may_ignore = policy.auto_cast != "none" and policy.dot_precision != "obeyed"

@@ -120,8 +120,7 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
 def _parted(
     shared: Mapping[int, Shared], axis: int
 ) -> tuple[dict[int, Shared], dict[int, Shared]]:
-    """Split `shared` into relative errors that are equal along `axis`, and other
-    errors."""
+    """Split `shared` into relative errors that are equal along `axis`, and others."""
     views = {s: t.scale for s, t in shared.items() if t.is_relative}
     same = {s for s, v in views.items() if v.strides[axis] == 0 or v.shape[axis] == 1}
     kept = {s: t for s, t in shared.items() if s in same}

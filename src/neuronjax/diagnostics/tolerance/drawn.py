@@ -75,8 +75,7 @@ class Draw:
     def made(self, x: Tracked) -> Tracked:
         """Return an array with the values of `x` plus random errors of its scales. The
         result carries no scales."""
-        is_exact = x.own is None and x.joint is None and not x.shared
-        if x.dtype.kind in "iub" or is_exact:
+        if x.dtype.kind in "iub" or x.is_exact:
             return x
         before = unpacked(x.value)
         error: np.ndarray | float = 0.0

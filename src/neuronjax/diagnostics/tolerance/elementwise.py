@@ -348,8 +348,7 @@ class _Step:
             reach = tuple(np.float32(self.spread) * p.scale() for p in x)
         slopes = self.rule.slopes(f, values, reach)
         fresh = _through(slopes, [p.own for p in x], fresh)
-        correlated = _through(slopes, [p.joint for p in x], 0.0)
-        return f, fresh, correlated
+        return f, fresh, _through(slopes, [p.joint for p in x], 0.0)
 
 
 def _through(slopes: Any, errors: list[Any], fresh: Any) -> Any:

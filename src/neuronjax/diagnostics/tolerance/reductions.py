@@ -113,8 +113,7 @@ def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
 
 def _summed(x: Tracked, term: Shared, axis: Axis) -> Shared:
     """Return the error of a sum whose terms have the shared error `term`: the same
-    relative error if all terms along `axis` share it, else the sum of the signed
-    errors."""
+    relative error if all terms along `axis` share it, else the sum of signed errors."""
     axes = _axes(x.ndim, axis)
     view = term.scale
     if term.is_relative and all(view.strides[i] == 0 for i in axes):

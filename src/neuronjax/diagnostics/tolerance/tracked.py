@@ -364,9 +364,8 @@ def doubtful(
         return result
     bound = np.where(places, np.float32(np.inf), np.float32(0.0))
     joint = np.broadcast_to(bound, values.shape)
-    if isinstance(result, Tracked):
-        return Tracked(result.value, model, np.float32, None, joint)
-    return Tracked(values, model, values.dtype, None, joint)
+    value = result.value if isinstance(result, Tracked) else values
+    return Tracked(value, model, result.dtype, None, joint)
 
 
 def declared(*operands: Any) -> np.dtype:
