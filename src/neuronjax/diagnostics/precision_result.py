@@ -62,6 +62,8 @@ class PrecisionSearch(Displayed):
         tolerance: the largest allowed error.
         candidates: names of the candidates, the baseline last.
         assignment: index of the candidate of every group.
+        error, baseline_error: errors of the policy and of the baseline.
+        seconds, baseline_seconds: predicted times of the policy and of the baseline.
         tried: all policies that were run.
         evaluations: number of programs that were run, including the reference's.
         budget_spent: whether `max_evaluations` ended the search.
@@ -324,7 +326,8 @@ class PrecisionSearch(Displayed):
                 return
 
     def _refused(self, group: int) -> tuple[str, str]:
-        """Return (last cheaper candidate that a group did not get, why), or empty."""
+        """Return (last cheaper candidate that a group did not get, why); else ("",
+        "")."""
         for d, outcome in reversed([*zip(self.decisions, self._became, strict=True)]):
             is_refused = outcome == "rejected" or outcome in _REFUSED_LATER
             is_cheaper = group in d.groups and d.candidate < self.assignment[group]

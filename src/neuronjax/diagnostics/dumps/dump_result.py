@@ -55,6 +55,7 @@ class DumpComparison(Displayed):
     """Saved tensors compared with the legal values of a program.
 
     Attributes:
+        name: the name of the function.
         setting: the first line of every report: target, logical core, numerics and SDK.
         tensors: the tensors that are values of the program, in the order of execution.
         unmatched: the other tensors, with the reason why no value matches.
@@ -105,12 +106,13 @@ class DumpComparison(Displayed):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison as a dict for JSON, with None for Inf."""
+        first = self.first
         return {
             "name": self.name,
             "target": self.target,
             "policy": self.policy,
             "is_legal": self.is_legal,
-            "first": self.first and self.first.tensor,
+            "first": None if first is None else first.tensor,
             "tensors": [_as_dict(t) for t in self.tensors],
             "unmatched": [
                 {"tensor": u.tensor, "shape": list(u.shape), "why": u.why}
@@ -170,7 +172,8 @@ class DumpComparison(Displayed):
             shape = list(tensor.shape)
             line = f"unmatched: {tensor.tensor} {tensor.dtype}{shape}: {tensor.why}"
             yield one_line(line, style="yellow")
-        if (hidden := len(self.unmatched) - _SHOWN_ROWS) > 0:
+        hidden = len(self.unmatched) - _SHOWN_ROWS
+        if hidden > 0:
             yield Text(f"and {hidden} more, see report.unmatched")
 
 

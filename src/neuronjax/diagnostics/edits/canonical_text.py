@@ -17,21 +17,29 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT, NAMES, value_text
-from neuronjax.ir import program as ir
+from neuronjax.ir.program import (
+    CALLEES,
+    CONTROL_FLOW,
+    Function,
+    Op,
+    Program,
+    Region,
+    Value,
+)
 
 #: Ops that run other ops.
-CONTROL = (*ir.CALLEES, *ir.CONTROL_FLOW)
+CONTROL = (*CALLEES, *CONTROL_FLOW)
 # Attribute values that mean the same as no attribute.
 _DEFAULTS = {"precision_config": ("DEFAULT", "DEFAULT"), "is_stable": True}
 _SHOWN_LINES, _WIDEST = 3, 160
 
 
-def fingerprint(program: ir.Program) -> str:
+def fingerprint(program: Program) -> str:
     """Return the SHA-256 of a program's canonical text, in hexadecimal."""
     return sha256("\n".join(_lines(program)))
 
 
-def op_text(op: ir.Op) -> str:
+def op_text(op: Op) -> str:
     """Return the canonical text of an op by itself, with the types of its operands.
 
     The scalar body of an op such as a reduction is included; ops that a call, loop or
@@ -44,7 +52,7 @@ def op_text(op: ir.Op) -> str:
     return "\n".join(lines)
 
 
-def first_difference(old: ir.Program, new: ir.Program) -> str:
+def first_difference(old: Program, new: Program) -> str:
     """Return the first lines that differ in two programs; "" if they are the same."""
     sides = [*_lines(old)], [*_lines(new)]
     matcher = difflib.SequenceMatcher(None, *sides, autojunk=False)
@@ -60,11 +68,11 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _lines(program: ir.Program) -> Iterator[str]:
+def _lines(program: Program) -> Iterator[str]:
     return (text for text, _ in _Writer(program.functions, _digest).program(program))
 
 
-def _shown(program: ir.Program) -> list[str]:
+def _shown(program: Program) -> list[str]:
     """Return the lines of a program, with only the first elements of arrays."""
     lines = []
     for line, source in _Writer(program.functions, value_text).program(program):
@@ -87,14 +95,14 @@ class _Writer:
     refer to, by name; `array` returns the text of an array."""
 
     def __init__(
-        self, functions: Mapping[str, ir.Function], array: Callable[[np.ndarray], str]
+        self, functions: Mapping[str, Function], array: Callable[[np.ndarray], str]
     ) -> None:
         self._functions, self._array = functions, array
         self._numbers: dict[str, int] = {}
-        self._values: dict[ir.Value, str] = {}
+        self._values: dict[Value, str] = {}
         self._count = 0
 
-    def program(self, program: ir.Program) -> Iterator[tuple[str, str]]:
+    def program(self, program: Program) -> Iterator[tuple[str, str]]:
         """Yield the lines of all functions that run, each with its op's "file:line"."""
         for name in sorted(program.meshes):
             yield f"mesh {program.meshes[name]!r}", ""
@@ -107,7 +115,7 @@ class _Writer:
             yield from self.region(self._functions[name].body, 1)
             written += 1
 
-    def region(self, region: ir.Region, depth: int) -> Iterator[tuple[str, str]]:
+    def region(self, region: Region, depth: int) -> Iterator[tuple[str, str]]:
         indent = "  " * depth
         arguments = " ".join(self._new(v) for v in region.arguments)
         yield f"{indent}arguments {arguments}", ""
@@ -122,7 +130,7 @@ class _Writer:
                 yield from self.region(inner, depth + 1)
         yield f"{indent}results {self._read(region.results)}", ""
 
-    def op(self, op: ir.Op, skipped: Container[str] = ()) -> str:
+    def op(self, op: Op, skipped: Container[str] = ()) -> str:
         attributes = " ".join(
             f"{name}={self._canonical(value)}"
             for name, value in sorted(op.attributes.items())
@@ -133,10 +141,10 @@ class _Writer:
         results = " ".join(self._new(v) for v in op.results)
         return f"{results} = {op.name} {read} {{{attributes}}}"
 
-    def _read(self, values: Sequence[ir.Value]) -> str:
+    def _read(self, values: Sequence[Value]) -> str:
         return " ".join(self._values.get(v) or str(v.type) for v in values)
 
-    def _new(self, value: ir.Value) -> str:
+    def _new(self, value: Value) -> str:
         self._count += 1
         name = self._values[value] = f"%{self._count}"
         return f"{name}:{value.type}"

@@ -38,8 +38,9 @@ class Edit:
     """A change of one op from f to g, the programs of `compare(f, against=g)`.
 
     Attributes:
-        kind: "added", "removed", "changed" (attributes, types of operands, or the
-            module), "replaced" (by another op), or "rewired" (it reads other values).
+        kind: "changed" (attributes, types of operands, or the module), "replaced" (by
+            another op), "rewired" (the same op reads other values), "added" or
+            "removed".
         before: the op in f; None if the op was added.
         after: the op in g; None if the op was removed.
         differs: whether the values of the two ops differ; None if not compared.
@@ -146,6 +147,7 @@ class ProgramComparison(Displayed):
     """Programs f and g of `compare(f, against=g)`, compared on the same arguments.
 
     Attributes:
+        names: the names of f and g.
         setting: the first line of every report: target, logical core, numerics and SDK.
         policy: the policy under which f and g were emulated.
         tolerance: relative L2 error up to which values are the same; 0 for equal bits.

@@ -51,6 +51,7 @@ class EditedProgram:
     """One of the two programs.
 
     Attributes:
+        name: the name of the function.
         arrays: its arguments, as a lowered program takes them.
         outputs: the paths of its results.
     """
@@ -238,7 +239,8 @@ def _read_text(value: Value, program: FlatProgram) -> str:
 
 def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
     """Return an op as reports name it, "argument" if `op` is None. A constant gets the
-    line of the op that reads it, since JAX gives it the line of the whole call."""
+    line of the op that reads it, since JAX gives constants the line of the whole
+    call."""
     if op is None:
         return EditedOp(number=-1, op="argument", module=TOP, source="", result="")
     shown = _reader(op, program) if op.op.name == CONSTANT else op

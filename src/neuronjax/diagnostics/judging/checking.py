@@ -10,10 +10,18 @@ import numpy as np
 from neuronjax.diagnostics.judging.case import ReferenceCase, ReferenceFailed
 from neuronjax.diagnostics.judging.tracing import TracedCandidate
 from neuronjax.diagnostics.judging.verdict import Problem
-from neuronjax.ir import kernel as ir
+from neuronjax.ir.kernel import (
+    Access,
+    KernelBlock,
+    KernelInstruction,
+    KernelProgram,
+    KernelWhile,
+    Register,
+    Storage,
+)
 from neuronjax.nki.hazards import check
 
-Place = ir.Storage | ir.Register
+Place = Storage | Register
 
 #: Ids of rules that a kernel may break: either public compilers accept kernels that
 #: break the rule, or such kernels gave correct results on chips.
@@ -53,7 +61,7 @@ def ignored_arguments(
             yield Problem(rule="input-ignored", message=text, remedy=remedy)
 
 
-def _unreached(program: ir.KernelProgram) -> tuple[int, ...]:
+def _unreached(program: KernelProgram) -> tuple[int, ...]:
     """Return positions of arguments that `program` does not write, and on which no
     result depends; not all, since the order of instructions is ignored."""
     sources: dict[Place, set[Place]] = defaultdict(set)
@@ -64,27 +72,27 @@ def _unreached(program: ir.KernelProgram) -> tuple[int, ...]:
 
 
 def _collect(
-    block: ir.KernelBlock, sources: dict[Place, set[Place]], around: frozenset[Place]
+    block: KernelBlock, sources: dict[Place, set[Place]], around: frozenset[Place]
 ) -> None:
     """Add to `sources`, for each place that an instruction in `block` writes, the
     places that it reads, and the registers `around`, which decide how often `block`
     runs."""
     for item in block.items:
-        if isinstance(item, ir.KernelInstruction):
+        if isinstance(item, KernelInstruction):
             read = {p for o in (*item.inputs, *item.outputs) for p in _read(o)} | around
             for access in item.outputs:
                 sources[access.storage] |= read
             if item.writes_register is not None:
                 sources[item.writes_register] |= read
-        elif isinstance(item, ir.KernelWhile):
+        elif isinstance(item, KernelWhile):
             _collect(item.body, sources, around | {item.condition})
         else:
-            bounds = {b for b in (item.start, item.stop) if isinstance(b, ir.Register)}
+            bounds = {b for b in (item.start, item.stop) if isinstance(b, Register)}
             _collect(item.body, sources, around | bounds)
 
 
-def _read(operand: ir.Access | ir.Register) -> list[Place]:
-    if isinstance(operand, ir.Register):
+def _read(operand: Access | Register) -> list[Place]:
+    if isinstance(operand, Register):
         return [operand]
     index = operand.dynamic.index if operand.dynamic is not None else None
     return [operand.storage, *(() if index is None else _read(index))]

@@ -60,6 +60,7 @@ class Problem:
         location: "file:line", or "" if there is none.
         message: what is wrong, with the offending value.
         remedy: what to write instead, or "".
+        count: number of occurrences.
     """
 
     rule: str
@@ -108,6 +109,7 @@ class VerdictTimes:
         engine_activity: name of a queue -> share of the time in which the queue works.
         hbm_read_bytes, hbm_write_bytes, spill_bytes: bytes that one call moves.
         mfu: FLOP of the kernel's matmuls over TensorE's peak FLOP in `predicted_ms`.
+        instructions: number of executed instructions.
         changes: the changes that would save most, and the most ms that each can save.
     """
 
@@ -140,6 +142,7 @@ class KernelVerdict(Displayed):
             compared, or if all pass but the tolerance is too wide to decide.
         tolerance: source of the seeds' tolerances: "derived" from the reference,
             "given", or why no tolerance was derived; "" if nothing was compared.
+        seeds: one comparison per seed.
         mutants: wrong kernels, and whether the first seed's tolerance catches them.
         limits: broken rules of the chip, and other reasons to refuse the kernel.
         hazards: code that breaks no limit, but whose result may vary.

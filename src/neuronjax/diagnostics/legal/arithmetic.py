@@ -35,9 +35,21 @@ from neuronjax.diagnostics.tolerance.stepwise import stepwise
 from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful, exact
 from neuronjax.errors import UnimplementedError
 from neuronjax.execution.arithmetic import comparison
-from neuronjax.ir import instruction_set as isa
 from neuronjax.ir.algebra_set import HostCall
 from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import (
+    Activation,
+    BitcastCopy,
+    Compare,
+    ReadAmax,
+    RecordAmax,
+    ReducePrecision,
+    ScaleFromAmax,
+    Select,
+    TensorCopy,
+    TensorScalar,
+    TensorTensor,
+)
 
 REMEDY = "leave this op out of the function, or compare with `nj.compare`"
 
@@ -131,11 +143,9 @@ _FLOATS: Mapping[str, Callable[..., Array]] = {
 _STEPS = ("ceil", "floor", "round_nearest_afz", "round_nearest_even", "sign")
 
 
-@legal.register(isa.TensorTensor)
-@legal.register(isa.TensorScalar)
-def _(
-    i: isa.TensorTensor | isa.TensorScalar, x: Sequence[Held], at: Executors
-) -> list[Held]:
+@legal.register(TensorTensor)
+@legal.register(TensorScalar)
+def _(i: TensorTensor | TensorScalar, x: Sequence[Held], at: Executors) -> list[Held]:
     if i.op == "is_finite":
         return [Held(np.isfinite(x[0].values), x[0].shape)]
     if not is_float(i.results[0].type.dtype):
@@ -154,7 +164,7 @@ def _(
 
 
 @legal.register
-def _(i: isa.Activation, x: Sequence[Held], at: Executors) -> list[Held]:
+def _(i: Activation, x: Sequence[Held], at: Executors) -> list[Held]:
     if i.function not in UNARY:
         raise no_rule(i, i.function)
     assert isinstance(x[0].x, Tracked)
@@ -165,7 +175,7 @@ def _(i: isa.Activation, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 @legal.register
-def _(i: isa.Compare, x: Sequence[Held], at: Executors) -> list[Held]:
+def _(i: Compare, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.operands[0].type.dtype):
         return discrete(i, x, at)
     function, shape = comparison(i.direction), x[0].shape
@@ -176,7 +186,7 @@ def _(i: isa.Compare, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 @legal.register
-def _(i: isa.Select, x: Sequence[Held], at: Executors) -> list[Held]:
+def _(i: Select, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.results[0].type.dtype):
         return discrete(i, x, at)
     shape = i.results[0].type.shape
@@ -192,7 +202,7 @@ def _(i: isa.Select, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 @legal.register
-def _(i: isa.TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
+def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     """Cast an exact operand as the chip does; add the cast's error to inexact ones."""
     [held] = x
     if held.is_exact and i.rounding != "stochastic":
@@ -211,7 +221,7 @@ def _(i: isa.TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
         return [Held(_whole(step, held.x, dtype), held.shape)]
     x_ = held.x
     if not isinstance(x_, Tracked) or x_.dtype.kind in "iub":
-        x_ = _of_integers(x_, at.model)
+        x_ = _of_integers(held, at.model)
     result = written(x_, i)
     if result.hard is None:
         result.hard = held.hard
@@ -230,7 +240,8 @@ def _whole(step: Any, x: Tracked, dtype: np.dtype) -> Array:
     return Tracked(value, x.model, dtype, result.own)
 
 
-def _of_integers(x: Array, model: ErrorModel) -> Tracked:
+def _of_integers(held: Held, model: ErrorModel) -> Tracked:
+    x = held.x
     if not isinstance(x, Tracked):
         return exact(x, model)
     scale = np.asarray(x.scale(), np.float32)
@@ -238,7 +249,7 @@ def _of_integers(x: Array, model: ErrorModel) -> Tracked:
 
 
 @legal.register
-def _(i: isa.ReducePrecision, x: Sequence[Held], at: Executors) -> list[Held]:
+def _(i: ReducePrecision, x: Sequence[Held], at: Executors) -> list[Held]:
     if x[0].is_exact:
         return of_exact(i, x, at)
     exponent = 2.0 ** (2 ** (i.exponent_bits - 1) - 1)
@@ -254,16 +265,16 @@ def _(i: isa.ReducePrecision, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 @legal.register
-def _(i: isa.BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
+def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     results = of_exact(i, x, at)
     if x[0].is_exact:
         return results
     return [Held(doubtful(results[0].values, True, at.model), results[0].shape)]
 
 
-@legal.register(isa.ScaleFromAmax)
-@legal.register(isa.ReadAmax)
-@legal.register(isa.RecordAmax)
+@legal.register(ScaleFromAmax)
+@legal.register(ReadAmax)
+@legal.register(RecordAmax)
 def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
     """Return results without errors: the program multiplies by a scale and later by its
     inverse, so an error of the scale cancels."""
@@ -277,6 +288,8 @@ def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 
 #: Functions for which the error of the chip's table is relative to the result.
 _RELATIVE = ("cbrt", "cosh")
+
+
 #: How far the ends of chords are from the argument, in units of its largest error.
 _ENDS = (-1.0, -0.125, 0.125, 1.0)
 

@@ -20,14 +20,22 @@ from neuronjax.diagnostics.tolerance.model import ErrorModel
 from neuronjax.diagnostics.tolerance.movement import moved_errors
 from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful, exact, moved
 from neuronjax.execution.movement import MOVES
-from neuronjax.ir import instruction_set as isa
 from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import (
+    DmaCopy,
+    Im2col,
+    Iota,
+    LocalGather,
+    Memset,
+    NcTranspose,
+    Rng,
+)
 
 Mover = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 
 @legal.register
-def _(i: isa.Memset, x: Sequence[Held], at: Executors) -> list[Held]:
+def _(i: Memset, x: Sequence[Held], at: Executors) -> list[Held]:
     value, shape = i.value, i.results[0].type.shape
     if value.size > 1 and (value == value.flat[0]).all():
         value = value.reshape(-1)[:1].reshape((1,) * len(shape))
@@ -35,8 +43,10 @@ def _(i: isa.Memset, x: Sequence[Held], at: Executors) -> list[Held]:
     return [Held(held, shape)]
 
 
-for _class in (isa.Iota, isa.Rng):
-    legal.register(_class, of_exact)
+@legal.register(Iota)
+@legal.register(Rng)
+def _(i: Iota | Rng, x: Sequence[Held], at: Executors) -> list[Held]:
+    return of_exact(i, x, at)
 
 
 # -- one operand -----------------------------------------------------------------------
@@ -44,14 +54,15 @@ for _class in (isa.Iota, isa.Rng):
 
 def rearranged(held: Held, function: Callable[[np.ndarray], np.ndarray]) -> Held:
     """Return `held`, with values and errors moved by `function`."""
+    x = held.wide()
     hard = held.hard
     if hard is not None:
         hard = function(np.broadcast_to(hard, held.shape))
-    result = moved(function, held.wide())
+    result = moved(function, x)
     return Held(result, result.shape, hard)
 
 
-def _broadcast(i: isa.DmaCopy, held: Held) -> Held:
+def _broadcast(i: DmaCopy, held: Held) -> Held:
     """Return `held` with the rank of the result, and size 1 on axes to broadcast."""
     shape = i.results[0].type.shape
     dimensions = i.parameters[0]
@@ -71,7 +82,7 @@ def _broadcast(i: isa.DmaCopy, held: Held) -> Held:
 
 
 @legal.register
-def _(i: isa.DmaCopy, x: Sequence[Held], at: Executors) -> list[Held]:
+def _(i: DmaCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     if i.kind == "broadcast":
         return [_broadcast(i, x[0])]
     if i.kind in ("reshape", "transpose", "slice", "reverse"):
@@ -81,15 +92,15 @@ def _(i: isa.DmaCopy, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 @legal.register
-def _(i: isa.NcTranspose, x: Sequence[Held], at: Executors) -> list[Held]:
+def _(i: NcTranspose, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.results[0].type.dtype):
         return of_exact(i, x, at)
     return [rearranged(x[0], lambda v: np.swapaxes(v, -1, -2))]
 
 
-@legal.register(isa.Im2col)
-@legal.register(isa.LocalGather)
-def _(i: isa.Im2col | isa.LocalGather, x: Sequence[Held], at: Executors) -> list[Held]:
+@legal.register(Im2col)
+@legal.register(LocalGather)
+def _(i: Im2col | LocalGather, x: Sequence[Held], at: Executors) -> list[Held]:
     return _moved(i, x, at, range(1))
 
 

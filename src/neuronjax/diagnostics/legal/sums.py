@@ -31,15 +31,23 @@ from neuronjax.diagnostics.tolerance.contraction import matmul
 from neuronjax.diagnostics.tolerance.model import ErrorModel, roundoff
 from neuronjax.diagnostics.tolerance.reductions import largest, running, smallest, total
 from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful, exact, moved
-from neuronjax.ir import instruction_set as isa
 from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import (
+    LocalScatter,
+    NcMatmul,
+    NcMatmulMx,
+    Pool,
+    QuantizeMx,
+    TensorReduce,
+    TensorTensorScan,
+)
 from neuronjax.numerics.microscaling import BLOCK_SIZE, get_mx_format
 
 # -- reductions ------------------------------------------------------------------------
 
 
 @legal.register
-def _(i: isa.TensorReduce, x: Sequence[Held], at: Executors) -> list[Held]:
+def _(i: TensorReduce, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.results[0].type.dtype):
         return of_discrete(i, x, at)
     whole, start = x[0].tracked(at.model), x[1]
@@ -84,7 +92,7 @@ def _product(x: Tracked, axes: tuple[int, ...]) -> Tracked:
 
 
 @legal.register
-def _(i: isa.TensorTensorScan, x: Sequence[Held], at: Executors) -> list[Held]:
+def _(i: TensorTensorScan, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.results[0].type.dtype):
         return of_discrete(i, x, at) if any(map(is_doubtful, x)) else discrete(i, x, at)
     whole = x[0].tracked(at.model)
@@ -115,9 +123,9 @@ def _running_product(x: Tracked, axis: int) -> Tracked:
 # -- contractions ----------------------------------------------------------------------
 
 
-@legal.register(isa.NcMatmul)
-@legal.register(isa.NcMatmulMx)
-def _(i: isa.NcMatmul | isa.NcMatmulMx, x: Sequence[Held], at: Executors) -> list[Held]:
+@legal.register(NcMatmul)
+@legal.register(NcMatmulMx)
+def _(i: NcMatmul | NcMatmulMx, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.results[0].type.dtype):
         return of_discrete(i, x, at)
     d, (lhs, rhs) = i.dimensions, (h.tracked(at.model) for h in x[:2])
@@ -134,8 +142,9 @@ def _(i: isa.NcMatmul | isa.NcMatmulMx, x: Sequence[Held], at: Executors) -> lis
 
 
 @legal.register
-def _(i: isa.QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return (elements times scales, scales); only the first affects `NcMatmulMx`."""
+def _(i: QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
+    """Return (elements times scales, scales); the rule of `NcMatmulMx` reads only the
+    first."""
     elements, scales = exactly(i, [x[0].values], at)
     axis, shape = i.axis, x[0].shape
     exponents = np.repeat(np.asarray(scales, np.float64), BLOCK_SIZE, axis)
@@ -181,7 +190,7 @@ def _added_up(
 
 
 @legal.register
-def _(i: isa.Pool, x: Sequence[Held], at: Executors) -> list[Held]:
+def _(i: Pool, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.results[0].type.dtype):
         return of_discrete(i, x, at)
     whole, start = x[0].tracked(at.model), x[1].values
@@ -205,7 +214,7 @@ def _(i: isa.Pool, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 @legal.register
-def _(i: isa.LocalScatter, x: Sequence[Held], at: Executors) -> list[Held]:
+def _(i: LocalScatter, x: Sequence[Held], at: Executors) -> list[Held]:
     operand, indices, updates = x
     if not is_float(i.results[0].type.dtype):
         return of_discrete(i, x, at)
