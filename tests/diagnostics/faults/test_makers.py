@@ -388,6 +388,8 @@ def test_normal_equations_square_the_condition_number():
     a = np.vander(x, 6, increasing=True).astype(np.float32)
     b = (a @ normal(6, 4) + 1e-3 * normal(96, 4)).astype(np.float32)
     assert_named("singular", squared, None, (a, b), policy="fp32")
+    a8 = np.vander(x, 12, increasing=True).astype(np.float32)
+    assert_named("singular", squared, None, (a8, b), policy="bf16")
     report = compare(squared, policy="fp32")(a, b)
     assert "by QR or jnp.linalg.lstsq" in report.faults[0].remedy
     devices = nj.make_mesh((2,), ("i",))

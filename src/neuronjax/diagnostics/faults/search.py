@@ -288,6 +288,7 @@ class FaultSearch:
             if scale is not None:
                 of = {"bounding": evidence, "scale": "loss"}
                 yield Suspect(scale, "makes", results, shown, **of)
+            yield from self._squared(shown, results)
             yield from self._off_before(shown, evidence)
             found = []
             for maker, amplifier in self._nonfinite(shown, evidence):
@@ -321,9 +322,7 @@ class FaultSearch:
         is_cast = maker is None and last is not shown and rounds_operands(last)
         adds_up = self._flow.multiplies_again(chain, self._recorder.unit(last.path.op))
         for worst, seen in self._amplifying(chain):
-            square = self._square(worst)
-            if square is not None:
-                yield Suspect(square, "makes", results, worst, scale="square")
+            yield from self._squared(worst, results)
             own = seen.own >= OWN * seen.result.error
             own |= adds_up and worst.cast is not None
             own &= maker is None
@@ -340,11 +339,11 @@ class FaultSearch:
                     found.reverse()
             yield from found
 
-    def _square(self, trace: OpTrace) -> OpTrace | None:
-        """Return the product of a matrix and itself if `trace` solves equations with
+    def _squared(self, trace: OpTrace, results: tuple[int, ...]) -> Iterator[Suspect]:
+        """Yield the product of a matrix and itself if `trace` solves equations with
         this product, whose condition number is the square of the matrix's."""
         if trace.path.op.name not in _SOLVES:
-            return None
+            return
 
         def passes(value: Value) -> bool:
             made = self._flow.trace(value)
@@ -356,8 +355,8 @@ class FaultSearch:
         for made in filter(None, map(self._flow.trace, values)):
             factors = {self._graph.origin(v, MOVING) for v in made.path.op.operands}
             if made.path.op.name == _MATMUL and len(factors) == 1:
-                return made
-        return None
+                yield Suspect(made, "makes", results, trace, scale="square")
+                return
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """Return the steps of an error's path `chain` that amplify the error, earliest
