@@ -93,7 +93,7 @@ def test_a_mixture_is_advised_only_where_no_launch_hides_what_it_saves(monkeypat
 
     first, then = priced(64)
     assert first.endswith("each for some of the modules, is no faster")
-    assert then.endswith("so mixing both would save nothing")
+    assert then.endswith("so a mixture of both would save nothing")
     _, then = priced(32_768)
     assert then.endswith("each for some of the modules, is no faster")
 

@@ -90,12 +90,16 @@ def figures(
         known[pair] = [], [weakref.ref(x, ended) for x in arrays]
     measured, _ = known[pair]
     for of, found in measured:
-        same_floor = of.get(Told.FLOOR) == setting.get(Told.FLOOR)
-        if same_floor and setting.items() <= of.items():
+        if _includes(of, setting):
             return found
     found = measured_now()
     measured.append((setting, found))
     return found
+
+
+def _includes(known: Mapping[Told, float], setting: Mapping[Told, float]) -> bool:
+    same_floor = known.get(Told.FLOOR) == setting.get(Told.FLOOR)
+    return same_floor and setting.items() <= known.items()
 
 
 #: Ids of two large arrays -> their distances, for several settings, and weak references
