@@ -102,7 +102,7 @@ def test_a_row_is_priced_by_the_largest_size_in_which_it_was_run(results, monkey
     assert rows[1][3] == "-"
     (note,) = notes.splitlines()
     assert " with fp8 and " in note
-    assert note.endswith("so mixing both would save nothing")
+    assert note.endswith("so a mixture of both would save nothing")
 
 
 def test_tables_say_what_was_run_and_what_was_not(results):
