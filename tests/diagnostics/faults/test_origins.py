@@ -250,3 +250,53 @@ def test_an_op_that_amplifies_explains_where_a_run_diverges():
     assert first.record.source == marked_line(spread)
     assert first.causes == (first.record,)
     assert not first.verified
+
+
+def tank(level, depth):
+    def turn(state, _):
+        height, flow = state
+        flow = flow.at[1:-1].add(-0.2 * jnp.diff(height))
+        height = height - 0.2 * jnp.diff(flow)
+        return (height, flow), height[20]
+
+    start = (level, jnp.zeros(len(level) + 1))
+    (height, _), heights = jax.lax.scan(turn, start, None, length=200)
+    return height - depth, heights - depth
+
+
+def waves_above_the_ground(wave, depth):
+    level = depth + wave  # here
+    return tank(level, depth)
+
+
+def waves_above_the_water(wave, depth):
+    return tank(wave, 0.0)
+
+
+def test_an_offset_of_a_state_comes_before_the_sums_that_it_makes_coarse():
+    wave = 1e-3 * np.exp(-(((np.arange(64) - 30) / 5) ** 2))
+    both = waves_above_the_ground, waves_above_the_water
+    arguments = (wave.astype(np.float32), np.float32(4000))
+    assert_named("absorption", *both, arguments, policy="fp32")
+
+
+def tide(hours):
+    turns = hours / 12.42
+    return jnp.cos(2 * jnp.pi * (turns - jnp.floor(turns)))
+
+
+def time_in_hours(hours, minutes):
+    time = hours.astype(jnp.float32) + minutes / 60  # here
+    return tide(time - 4_000_000)
+
+
+def time_after_the_first_hour(hours, minutes):
+    return tide((hours - 4_000_000).astype(jnp.float32) + minutes / 60)
+
+
+def test_a_time_that_loses_its_minutes_comes_before_the_difference_of_times():
+    rng = np.random.default_rng(3)
+    hours = 4_000_000 + rng.integers(2_000, size=128).astype(np.int32)
+    minutes = (60 * rng.random(128)).astype(np.float32)
+    both = time_in_hours, time_after_the_first_hour
+    assert_named("absorption", *both, (hours, minutes), policy="fp32")

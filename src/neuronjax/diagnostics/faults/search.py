@@ -208,7 +208,9 @@ class FaultSearch:
     def suspects(self) -> list[Suspect]:
         """Return the ops at fault, each once, in the order in which to examine them."""
         found: dict[OpPath, Suspect] = {}
-        for suspect in (s for each in self._all() for s in self._with_scale(each)):
+        first = ((*self._offsets(each), each) for each in self._all())
+        every = itertools.chain.from_iterable(first)
+        for suspect in (s for each in every for s in self._with_scale(each)):
             lines = {path.op.location.source for path in found}
             line = suspect.trace.path.op.location.source
             if not (found and suspect.follows and line not in lines):
@@ -419,7 +421,7 @@ class FaultSearch:
         if is_own and any(self._is_window(t, e, last, shown) for t, e in chain[:-1]):
             return last
         large = self._before_phase(chain)
-        functions = [n for n, (t, _) in enumerate(chain[:-1]) if is_function(t)]
+        functions = [n for n, (t, _) in enumerate(chain[:-1]) if self._is_singular(t)]
         if large is not None and functions:
             return large
         chain = chain[functions[-1] + 1 :] if functions else chain
@@ -440,6 +442,15 @@ class FaultSearch:
         if large is not None:
             return large
         return self._rounds_whole_before(last, evidence)
+
+    def _is_singular(self, trace: OpTrace) -> bool:
+        """Return whether an op is a function with a singular point. A division by a
+        constant has none."""
+        op = trace.path.op
+        scales = op.name == "stablehlo.divide" and self._flow.is_constant(
+            op.operands[1]
+        )
+        return is_function(trace) and not scales
 
     def _rounds_whole_before(
         self, trace: OpTrace, evidence: OpEvidence
@@ -535,6 +546,16 @@ class FaultSearch:
         behind = self._flow.behind(found[0].path.op.results[0], lambda v: True)
         is_first |= self._arguments.isdisjoint(behind)
         yield from both if is_first else reversed(both)
+
+    def _offsets(self, suspect: Suspect) -> Iterator[Suspect]:
+        """Yield the op that loses digits because it adds a large offset to a state, if
+        `suspect` is a later sum of the state, which does not change the state."""
+        if not suspect.trace.absorbs:
+            return
+        passed = map(self._flow.trace, self._passed(suspect.trace.path.op.results[0]))
+        offsets = [t for t in passed if t is not None and has_offset(t, t.worst)]
+        if offsets and buries(offsets[-1], offsets[-1].worst) > OF_OFFSET:
+            yield Suspect(offsets[-1], "makes", suspect.results, suspect.trace)
 
     # -- Inf and NaN -------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from neuronjax.execution.probes.signs import GONE, SINGULAR
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import get_format
 
+#: The elements of an offset differ at most by this factor from their norm.
+ALIKE = 1.001
 _SUMS = ADDS | {"stablehlo.reduce", "stablehlo.reduce_window"}
 _PRODUCTS = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 #: Ops whose result is about the same for a tiny number and for zero. (Sums with a
@@ -37,11 +39,12 @@ def buries(trace: OpTrace, evidence: OpEvidence) -> float:
 
 
 def has_offset(trace: OpTrace, evidence: OpEvidence) -> bool:
-    """Return whether all elements of the larger addend of a sum have one magnitude."""
+    """Return whether all elements of the larger addend of a sum have about the same
+    magnitude, so that a later difference with a constant can cancel this addend."""
     if trace.path.op.name not in ADDS or len(evidence.operands) != 2:
         return False
     larger = max(evidence.operands.values(), key=lambda s: s.norm)
-    return larger.elements > 1 and larger.largest <= larger.norm * (1 + 2.0**-40)
+    return larger.elements > 1 and larger.largest <= larger.norm * ALIKE
 
 
 def is_function(trace: OpTrace) -> bool:
