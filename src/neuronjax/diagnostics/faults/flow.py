@@ -31,8 +31,12 @@ OWN = 0.5
 ORDINARY = 2.0**-16
 #: An op that enlarges an error by a smaller factor only passes the error on.
 AMPLIFIES = 2.0
+#: This many ops may together enlarge an error, as a difference before a softmax does.
+TOGETHER = 3
 #: An addend's error is negligible below this share of another addend's error.
 LITTLE = 1e-2
+#: A sum below this share of its terms is FP32's rounding noise.
+OF_FP32 = 2.0**-24
 _OF_PRODUCTS = frozenset(("stablehlo.dot_general", "stablehlo.convolution"))
 _SUMS = ADDS | _OF_PRODUCTS | {"stablehlo.reduce"}
 #: Ops in which an element of the result has about the operands' relative error.
@@ -161,12 +165,15 @@ class Flow:
 
     def _beside_others(self, value: Value) -> list[Value]:
         """Return the addends of the sum `value` whose errors are negligible (`LITTLE`);
-        [] if `value` is no sum."""
+        [] if `value` is no sum. The error of a running sum is itself a sum of its
+        addends' small errors, so none of these is negligible."""
         trace = self.trace(value)
         if trace is None or trace.path.op.name not in ADDS:
             return []
         wrong = self._wrong(trace, trace.worst)
-        least = LITTLE * wrong[0][0] if wrong else 0.0
+        if not wrong or trace.path.op in self.ops_behind(wrong[0][2]):
+            return []
+        least = LITTLE * wrong[0][0]
         return [v for size, _, v in wrong if size < least]
 
     def adds_other(self, trace: OpTrace, source: Op) -> bool:
@@ -399,30 +406,37 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_noise(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether the terms of a sum cancel to rounding noise of float64, and either
-    the terms are about as exact as FP32 or perturbed data explain the sum's error."""
+    """Return whether the terms of a sum cancel to rounding noise: to that of float64,
+    and the terms are about as exact as FP32; or to that of FP32, and perturbed data
+    explain the sum's error."""
     result = evidence.result
     norms = [evidence.operands[v].norm for v in op.operands if v in evidence.operands]
     terms = math.prod(norms) if op.name in _OF_PRODUCTS else max(norms, default=0.0)
-    if op.name not in _SUMS or result.norm >= NOISE * terms:
+    if op.name not in _SUMS or result.norm >= OF_FP32 * terms:
         return False
+    if 0 < result.error <= OF_DATA * result.data_error:
+        return True
     is_near = evidence.error_before <= ORDINARY
     # The norms overestimate the terms of a product if large columns meet small rows.
     moves = not result.norm or result.data_error > HOPELESS
     is_near &= op.name not in _OF_PRODUCTS or moves
-    return is_near or result.error <= OF_DATA * result.data_error
+    return is_near and result.norm < NOISE * terms
 
 
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
     """Return whether the error of the first op of `chain` is ordinary in short formats.
 
-    The error is not ordinary if any op but the last of `chain` enlarges an error below
-    `HOPELESS` by a factor of `COSTLY` or of 1 / `unit`, or beyond what perturbed data
-    explain; if an op casts to 8 bits and perturbed data do not explain the error; or if
+    The error is not ordinary if up to `TOGETHER` ops of `chain`, but not the last,
+    enlarge an error below `HOPELESS` by a factor of `COSTLY` or of 1 / `unit`; if one
+    of them enlarges it beyond what perturbed data explain; if an op casts to 8 bits and perturbed data do not explain the error; or if
     slices of the last result, which the other ops read, are wrong beyond that.
     """
-    costly = [e for _, e in chain[:-1] if amplification(e) >= min(1 / unit, COSTLY)]
-    costly += [e for _, e in chain[:-1] if _is_unexplained(e)]
+    steps = [e for _, e in chain[:-1]]
+    costly = [e for e in steps if _is_unexplained(e)]
+    for n, last in enumerate(steps):
+        near = steps[n : n + TOGETHER]
+        most = last.result.error / min(1 / unit, COSTLY)
+        costly += [e for e in near if e.error_before <= most]
     if any(e.error_before < HOPELESS for e in costly):
         return False
     share, last = chain[0][1].result, chain[-1][1].result

@@ -6,6 +6,8 @@ The limits were set on one half of a collection of faults and programs without f
 
 from __future__ import annotations
 
+import math
+
 from neuronjax.diagnostics.faults.shares import MOST_LOST, Share
 
 #: Ill-conditioning explains errors up to this many times the effect of perturbed data.
@@ -34,7 +36,11 @@ SHORT = 2.0**-12
 
 def limit(share: Share, unit: float, most: float = HOPELESS) -> float:
     """Return the largest relative L2 error of an array that its data and roundings by
-    `unit` explain. In 9 to 16 bits, the data explain no error larger than `most`."""
+    `unit` explain. In 9 to 16 bits, the data explain no error larger than `most`. If an
+    array of zeros has other numbers on perturbed data, as after a choice by numbers
+    that are nearly equal, any error is explained."""
+    if math.isinf(share.data_error):
+        return math.inf
     most = most if SHORT < unit <= COARSE else HOPELESS
     return max(min(OF_DATA * share.data_error, most), excused(unit))
 

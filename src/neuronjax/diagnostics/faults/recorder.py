@@ -26,6 +26,7 @@ from neuronjax.diagnostics.faults.judgement import (
     loses_elements,
 )
 from neuronjax.diagnostics.faults.masks import unmasked
+from neuronjax.diagnostics.faults.perturbation import is_whole
 from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of, wide
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.diagnostics.faults.whole_numbers import (
@@ -113,7 +114,8 @@ class OpTrace:
         left_out: the sum over all executions of `OpEvidence.absorbed[1]`.
         left_behind: the same sum, with each term divided by the result's norm.
         wrapped, misread: the sum of this field of `OpEvidence` over all executions.
-        rounds_whole: whether any execution rounds whole numbers.
+        has_fractions: whether the op, after it rounded whole numbers, has other results
+            too, so that the numbers were whole by chance.
     """
 
     path: OpPath
@@ -135,7 +137,8 @@ class OpTrace:
     is_broken: bool = False
     wrapped: int = 0
     misread: int = 0
-    rounds_whole: bool = False
+    has_rounded_whole: bool = False
+    has_fractions: bool = False
     flattened: float = 0.0
     flattened_norm: float = 0.0
     dead_channels: float = 0.0
@@ -171,7 +174,12 @@ class OpTrace:
         self.is_broken |= evidence.result.nonfinite > 0
         self.wrapped += evidence.wrapped
         self.misread += evidence.misread
-        self.rounds_whole |= evidence.rounds_whole
+        self.has_rounded_whole |= evidence.rounds_whole
+
+    @property
+    def rounds_whole(self) -> bool:
+        """Return whether the op rounds whole numbers, such as counts."""
+        return self.has_rounded_whole and not self.has_fractions
 
     @property
     def moment(self) -> Moment | None:
@@ -262,6 +270,8 @@ class Recorder(Witness):
         if trace is None:
             cast = self.contractions.get(path.op)
             trace = self.traces[path] = OpTrace(path, evidence, cast)
+        if trace.has_rounded_whole and trace.cast is None:
+            trace.has_fractions |= not is_whole(wide(results[0].reference))
         trace.add(evidence)
         if self._turn != (path, iterations):
             self._end_turn()

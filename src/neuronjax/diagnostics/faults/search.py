@@ -341,17 +341,26 @@ class FaultSearch:
                     found.reverse()
             yield from found
 
+    @functools.cached_property
+    def _solving(self) -> set[str]:
+        """Return the source lines that solve linear equations."""
+        paths = self._recorder.traces
+        return {path.source for path in paths if path.op.name in _SOLVES}
+
     def _squared(self, trace: OpTrace, results: tuple[int, ...]) -> Iterator[Suspect]:
-        """Yield the product of a matrix and itself if `trace` solves equations with
-        this product, whose condition number is the square of the matrix's."""
-        if trace.path.op.name not in _SOLVES:
+        """Yield the product of a matrix and itself if the line of `trace` solves
+        equations with this product, whose condition number is the square of the
+        matrix's."""
+        line = trace.path.source
+        if line not in self._solving:
             return
 
         def passes(value: Value) -> bool:
             made = self._flow.trace(value)
             if made is None or not computes(made):
                 return True
-            return made.path.op.name in _SOLVES | LINEAR - {_MATMUL}
+            is_solver = made.path.source == line or made.path.op.name in _SOLVES
+            return is_solver or made.path.op.name in LINEAR - {_MATMUL}
 
         values = self._flow.behind(trace.path.op.results[0], passes)
         for made in filter(None, map(self._flow.trace, values)):

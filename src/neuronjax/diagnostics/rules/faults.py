@@ -94,7 +94,9 @@ def _epsilon(context: OpContext) -> Answer:
     # where optimizers add an epsilon that is zero by default.
     became_zero = fmt.min_normal > SMALLEST_EPSILON and readers - {"stablehlo.sqrt"}
     if x == 0 and became_zero:
-        return f"0 in {fmt.name}, whose smallest number is {fmt.min_subnormal:.3g}"
+        return (
+            f"it is 0 in {fmt.name}, whose smallest number is {fmt.min_subnormal:.3g}"
+        )
     if not readers or not 0 < x < fmt.min_normal:
         return None
     limit = f"the smallest normal number of {fmt.name}, {fmt.min_normal:.3g}"
