@@ -205,3 +205,37 @@ def test_few_elements_behind_ordinary_roundings_to_8_bits_are_chance(seed):
     layers = [(jax.random.normal(k, (6, 6)), jnp.ones(6)) for k in keys[:4]]
     x = jax.random.normal(keys[7], (4, 6))
     assert compare(squares, policy="fp8")(layers, x).faults == ()
+
+
+def gradients_of_the_best(heads, x, y):
+    def loss(heads):
+        losses = jnp.stack([jnp.mean((x @ w - y) ** 2) for w in heads])
+        return losses[jnp.argmin(losses)]
+
+    return jax.grad(loss)(heads)
+
+
+def test_a_choice_of_nearly_equal_heads_excuses_gradients_that_should_be_zero():
+    """FP8 chooses the other head, and so do some draws."""
+    w = normal(32, 8, seed=102)
+    heads = [w, w + 3e-3 * normal(32, 8, seed=202)]
+    x = normal(64, 32, seed=2)
+    y = x @ w + normal(64, 8, seed=302)
+    found = jit(gradients_of_the_best, policy="fp8")(heads, x, y)
+    exact = gradients_of_the_best(heads, x, y)
+    assert any(e.any() != f.any() for e, f in zip(exact, found, strict=True))
+    assert not compare(gradients_of_the_best, policy="fp8")(heads, x, y).faults
+
+
+def surprise(x, labels):
+    logits = x @ (24.7 * jnp.eye(8))
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+
+def test_a_loss_below_the_roundoff_of_its_terms_is_left_to_chance():
+    """FP32 makes 0 of a loss of 1e-10, and so do perturbed data."""
+    labels = np.arange(8)
+    x = np.eye(8, dtype=np.float32)[labels] + 0.02 * normal(8, 8)
+    loss = lambda x: surprise(x, labels).mean()  # noqa: E731
+    assert float(jax.jit(loss)(x)) == 0
+    assert not compare(loss, policy="mxfp8", target="trn3")(x).faults

@@ -437,3 +437,93 @@ def test_a_cast_that_loses_most_comes_before_a_function_that_amplifies_a_little(
     q, k, v = normal(16, 16), 0.8 * normal(2048, 16), 0.5 * normal(2048, 8) + 1
     options = {"policy": "fp8", "target": "trn3"}
     assert_named("underflow", unscaled, scaled_first, (q, k, v), **options)
+
+
+def solved(a, b):
+    gram = a.T @ a  # here
+    return jnp.linalg.solve(gram, a.T @ b)
+
+
+def test_normal_equations_are_blamed_through_lu():
+    """JAX writes the factorization as loops on the line of `solve`."""
+    a = np.stack([np.linspace(0, 1, 96) ** n for n in range(7)], 1).astype(np.float32)
+    assert_named("singular", solved, None, (a, normal(96, 3)), policy="fp32")
+
+
+def driven(x, narrow):
+    def turn(carry, _):
+        x, speed, time = carry
+        force = 0.8 * jnp.cos(2 * time.astype(x.dtype)) - 0.3 * speed - x
+        speed += 0.005 * force
+        x += 0.005 * speed
+        time = time + jnp.asarray(0.005, time.dtype)  # here
+        return (x, speed, time), None
+
+    start = x, jnp.zeros_like(x), jnp.zeros((), narrow)
+    return jax.lax.scan(turn, start, None, length=1200)[0][:2]
+
+
+def clock_in_bf16(x):
+    return driven(x, jnp.bfloat16)
+
+
+def clock_in_fp32(x):
+    return driven(x, jnp.float32)
+
+
+@pytest.mark.slow
+def test_a_clock_that_stops_is_blamed_for_the_states_that_it_drives():
+    """In each turn, the state's error is much larger than that of its change."""
+    x = normal(16)
+    report = compare(clock_in_bf16, policy="fp32")(x)
+    first = report.faults[0]
+    assert (first.kind, first.record.source) == ("stagnation", marked_line(driven))
+    assert not compare(clock_in_fp32, policy="fp32")(x).faults
+
+
+def locked_filter(readings, variance):
+    def turn(carry, reading):
+        estimate, variance = carry
+        gain = variance / (variance + 1.0)
+        estimate += gain * (reading - estimate)
+        variance = (1.0 - gain) * variance  # here
+        return (estimate, variance), None
+
+    return jax.lax.scan(turn, (jnp.zeros_like(variance), variance), readings)[0]
+
+
+def open_filter(readings, variance):
+    def turn(carry, reading):
+        estimate, variance = carry
+        gain = variance / (variance + 1.0)
+        estimate += gain * (reading - estimate)
+        return (estimate, gain), None
+
+    return jax.lax.scan(turn, (jnp.zeros_like(variance), variance), readings)[0]
+
+
+def test_a_variance_that_is_whole_in_one_turn_is_no_count():
+    arguments = normal(40, 16), np.full(16, 1e9, np.float32)
+    assert_named("cancellation", locked_filter, open_filter, arguments, policy="fp32")
+
+
+def scores_of_shifted_keys(q, k, v):
+    scores = q @ k.T  # here
+    weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights @ v / weights.sum(axis=-1, keepdims=True)
+
+
+def scores_without_the_shift(q, k, v):
+    k = k - k.mean(axis=0)
+    weights = jax.nn.softmax(q @ k.T, axis=-1)
+    return weights @ v
+
+
+def test_a_shift_of_all_scores_costs_the_digits_of_an_fp8_matmul():
+    """Three ops enlarge the error: a difference, an exponential and a quotient."""
+    k = normal(128, 32, seed=1) + 30 * normal(1, 32, seed=2)
+    arguments = 0.2 * normal(64, 32), k.astype(np.float32), normal(128, 16, seed=3)
+    both = scores_of_shifted_keys, scores_without_the_shift
+    report = compare(both[0], policy="fp8")(*arguments)
+    assert marked_line(both[0]) in [f.record.source for f in report.faults[:2]]
+    assert not compare(both[1], policy="fp8")(*arguments).faults

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -428,15 +430,17 @@ def _is_ordinary(chain: list[Step], unit: float) -> bool:
 
     The error is not ordinary if up to `TOGETHER` ops of `chain`, but not the last,
     enlarge an error below `HOPELESS` by a factor of `COSTLY` or of 1 / `unit`; if one
-    of them enlarges it beyond what perturbed data explain; if an op casts to 8 bits and perturbed data do not explain the error; or if
-    slices of the last result, which the other ops read, are wrong beyond that.
+    of them enlarges it beyond what perturbed data explain; if an op casts to 8 bits and
+    perturbed data do not explain the error; or if slices of the last result, which the
+    other ops read, are wrong beyond that.
     """
     steps = [e for _, e in chain[:-1]]
     costly = [e for e in steps if _is_unexplained(e)]
-    for n, last in enumerate(steps):
+    for n in range(len(steps)):
         near = steps[n : n + TOGETHER]
-        most = last.result.error / min(1 / unit, COSTLY)
-        costly += [e for e in near if e.error_before <= most]
+        times = itertools.accumulate(map(amplification, near), operator.mul)
+        least = min(1 / unit, COSTLY)
+        costly += [e for e, t in zip(near, times, strict=True) if t >= least]
     if any(e.error_before < HOPELESS for e in costly):
         return False
     share, last = chain[0][1].result, chain[-1][1].result
