@@ -86,7 +86,7 @@ class CollectiveBench(Displayed):
         ranks = f"{len(self.ranks)} ranks of {self.target}"
         title = f"{self.op}, {ranks}; bandwidth in GB/s"
         wait = f"ranks wait {self.barrier_seconds * 1e3:.2g} ms for each other"
-        overlap = "The wait can overlap\nthe previous launch."
+        overlap = "The wait can\noverlap the previous launch."
         note = f"Modelled. Before a launch, {wait}. {overlap}\n{HOW_SURE}"
         columns = {heading: NUMBER for heading in _HEADINGS}
         return Group(new_table(title, columns, map(_row, self.records)), Text(note))
