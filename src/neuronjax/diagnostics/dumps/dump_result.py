@@ -161,7 +161,8 @@ class DumpComparison(Displayed):
             since = ", ".join(first.since)
             yield one_line(f"   expected values were computed from {since}")
         if len(first.ops) > 1:
-            yield Text(f"   one of the {len(first.ops)} ops that compute it is wrong:")
+            which = f"one of the {len(first.ops)} ops that compute {first.tensor}"
+            yield one_line(f"   {which} is wrong:")
             for op in first.ops[-_SHOWN_OPS:]:
                 yield one_line(f"      {op}")
             if len(first.ops) > _SHOWN_OPS:

@@ -2,8 +2,8 @@
 
 The rules use only constants, bounds of integers and trip counts. They find a constant
 that its format cannot hold, an epsilon that becomes zero, whole numbers in a float that
-cannot hold them, and a sum in a loop that stops growing. `compare` and the statistics
-of a run find faults that depend on the data.
+cannot hold them, and a sum in a loop that becomes too large for its addends. `compare`
+and the statistics of a run find faults that depend on the data.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ the policy casts whole numbers, before a matmul, to a float that does not hold t
 [IEEE 754]
 
 stagnation-loop: warning in while
-a sum that a loop carries stops growing
+a sum that a loop carries becomes too large for its addends
 > {naming.KINDS["stagnation"]}
 [IEEE 754; Higham 1993]
 """,
