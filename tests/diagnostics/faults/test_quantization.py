@@ -442,3 +442,36 @@ def with_old_scale(x):
 def test_quantizers_that_lose_little(function):
     report = compare(function)(normal(32, 40, seed=41))
     assert report.faults == (), str(report)
+
+
+def open_loop(x):
+    def turn(carry, row):
+        before, total = carry
+        code = (256 * (row - before)).astype(jnp.float8_e4m3fn)  # here
+        total = total + code.astype(jnp.float32) / 256
+        return (row, total), total
+
+    return jax.lax.scan(turn, (x[0], x[0]), x[1:])[1]
+
+
+def closed_loop(x):
+    def turn(total, row):
+        code = (256 * (row - total)).astype(jnp.float8_e4m3fn)
+        total = total + code.astype(jnp.float32) / 256
+        return total, total
+
+    return jax.lax.scan(turn, x[0], x[1:])[1]
+
+
+def open_loop_by_cumsum(x):
+    codes = jnp.diff(x, axis=0).astype(jnp.float8_e4m3fn)  # here
+    return x[0] + jnp.cumsum(codes.astype(jnp.float32), axis=0)
+
+
+@pytest.mark.parametrize("coded", [open_loop, open_loop_by_cumsum])
+def test_codes_of_differences_whose_errors_add_up_are_at_fault(coded):
+    """Each code is as exact as FP8 allows, and so is the sum."""
+    x = 0.484 * np.arange(128.0)[:, None] + 1e-4 * normal(128, 8)
+    x = (x / 256).astype(np.float32) if coded is open_loop else x.astype(np.float32)
+    options = {"policy": "bf16", "target": "trn3"}
+    assert_named("coarse", coded, closed_loop, (x,), **options)

@@ -91,6 +91,13 @@ _BY_SCALE = {
         "and rows of much smaller numbers become zero",
         "subtract the maximum of each row: jnp.max(x, axis=-1, keepdims=True)",
     ),
+    "differences": (
+        "coarse",
+        "this cast rounds differences, and a running sum adds up the rounding errors, "
+        "because no later difference corrects them",
+        "take each difference to the running sum, so that a code corrects the errors "
+        "of the codes before it",
+    ),
     "square": (
         "singular",
         "this product of a matrix and itself has the square of the matrix's condition "

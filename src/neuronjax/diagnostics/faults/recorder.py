@@ -114,6 +114,7 @@ class OpTrace:
         left_out: the sum over all executions of `OpEvidence.absorbed[1]`.
         left_behind: the same sum, with each term divided by the result's norm.
         wrapped, misread: the sum of this field of `OpEvidence` over all executions.
+        executions: how often the op was executed.
         has_fractions: whether the op, after it rounded whole numbers, has other results
             too, so that the numbers were whole by chance.
     """
@@ -137,6 +138,7 @@ class OpTrace:
     is_broken: bool = False
     wrapped: int = 0
     misread: int = 0
+    executions: int = 0
     has_rounded_whole: bool = False
     has_fractions: bool = False
     flattened: float = 0.0
@@ -148,6 +150,7 @@ class OpTrace:
         self.emptiest = self.worst
 
     def add(self, evidence: OpEvidence) -> None:
+        self.executions += 1
         if _badness(evidence.result) > _badness(self.worst.result):
             self.worst = evidence
         for value, lost in evidence.cut_off.items():
@@ -307,6 +310,10 @@ class Recorder(Witness):
         trace.flattened += (numbers - trace.flattened) / trace.ends
         trace.flattened_norm = max(trace.flattened_norm, size)
         trace.dead_channels = max(trace.dead_channels, channels)
+
+    def last(self, value: Value) -> Share:
+        """Return the last comparison of a value with its reference, on device 0."""
+        return self._shares[0][value]
 
     def unit(self, op: Op) -> float:
         """Return the largest roundoff in `units` of the results of `op`."""

@@ -50,6 +50,7 @@ from neuronjax.diagnostics.faults.flow import (
 )
 from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
 from neuronjax.diagnostics.faults.judgement import COSTLY, OF_DATA, UNSEEN
+from neuronjax.diagnostics.faults.open_loops import adds_up_errors
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.quantization import quantizing, truncates_steps
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
@@ -126,7 +127,8 @@ class Suspect:
             numbers; "fill" if it selects a constant so large that the scale of a
             policy's cast fits only the constant; "maximum" if it finds the one maximum
             that the program subtracts from several rows; "loss" if it made the scale of
-            a loss; "square" if it multiplied a matrix by itself for a solver.
+            a loss; "square" if it multiplied a matrix by itself for a solver;
+            "differences" if it rounded differences whose errors a running sum adds up.
         scaled: the op that rounds or bounds the scaled numbers, if `scale` is given.
     """
 
@@ -775,6 +777,10 @@ class FaultSearch:
         for trace in traces.values():
             if truncates_steps(self._flow, trace):
                 yield Suspect(trace, "makes", self._on(trace), is_update=True)
+            total = adds_up_errors(self._flow, self._recorder, trace)
+            if total is not None:
+                on = self._on(trace)
+                yield Suspect(trace, "makes", on, total, scale="differences")
             found = quantizing(self._flow, self._graph, traces, trace)
             for near, moment in found:
                 if only_chooses(self._graph, near.path.op, self._ends):
