@@ -50,7 +50,7 @@ def owes_to_chance(
         path, before = OpPath((), op), error
         recorder.traces[path] = OpTrace(path, evidence)
     [value] = program.entry.body.results
-    return Flow(ValueSources(program), recorder).owes_to_chance(value, unit)
+    return Flow(ValueSources(program), recorder).owes_to_chance(value, unit, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -255,9 +255,10 @@ class Flow:
         ]
         return sorted(wrong, key=lambda w: (-w[0], w[1]))
 
-    def owes_to_chance(self, value: Value, unit: float) -> bool:
+    def owes_to_chance(self, value: Value, unit: float, data_error: float) -> bool:
         """Return whether the error of `value` is due to chance and not to an op. `unit`
-        is the roundoff of the coarsest format on which the value depends. Chance
+        is the roundoff of the coarsest format on which the value depends, `data_error`
+        the relative error of all draws of perturbed data. Chance
         explains rounding noise in place of a gradient of zero (as of a bias before a
         softmax); noise in a few elements, which an optimizer may enlarge; a float
         halfway between whole numbers that is rounded up instead of down; and, in 16
@@ -279,7 +280,7 @@ class Flow:
         of_index = any(t.path.op.results[0].type.dtype.kind in "iu" for t, _ in chain)
         if of_index and any(t.rounds_whole for t, _ in chain):
             return is_chance
-        of_data = share.error <= OF_DATA * share.data_error
+        of_data = share.error <= OF_DATA * max(share.data_error, data_error)
         # Roundings in 8 bits rarely make an error as large as the result.
         may_be = (unit > COARSE and share.error < 1) or (unit > SHORT and of_data)
         may_be = may_be and not self.is_costly(value, unit)

@@ -62,7 +62,7 @@ def wrong_results(
     arguments: Sequence[np.ndarray],
     results: Sequence[Seen],
     units: Mapping[Value, float],
-    is_chance: Callable[[Value, float], bool],
+    is_chance: Callable[[Value, float, float], bool],
     is_costly: Callable[[Value, float], bool],
     is_choice: Callable[[Value], bool],
     increments: Callable[[Value, Value], bool],
@@ -71,8 +71,9 @@ def wrong_results(
     """Yield the results of a program's main that are wrong.
 
     `units` has the roundoff of the coarsest format on which each value depends. Given
-    this roundoff, `is_chance` returns whether the error of a value is due to chance,
-    and `is_costly`, whether one op enlarged a small error. `is_choice` returns whether
+    this roundoff, `is_costly` returns whether one op enlarged a small error; given the
+    error of perturbed data too, `is_chance` returns whether the error of a value is due
+    to chance. `is_choice` returns whether
     a whole number is an index or order and not a quantity; `increments`, whether a
     result is the argument of the same path plus a term; and `hands_on`,
     whether sums and scalings lead from an argument to a result.
@@ -96,7 +97,7 @@ def wrong_results(
         step = None if how else states.lost_step(value, share, seen, results)
         may_be = how == "far" or (step is not None and step.may_be_noise)
         of_choice = flips and share.error <= OF_DATA * share.data_error
-        if may_be and (of_choice or is_chance(value, unit)):
+        if may_be and (of_choice or is_chance(value, unit, share.data_error)):
             continue
         if _is_whole(seen) and is_choice(value):
             changed = _changed(seen)
