@@ -59,14 +59,8 @@ class Asked:
         policy: str | Policy | None = None,
         **options: Any,
     ) -> Asked:
-        """Return the subject of a verb, such as `profile`, called with `item`.
-
-        Args:
-            item: the function, program or path that the verb was given.
-            target: as `jit`; None for the target of `item`, or "trn2" without one.
-            policy: as `jit`; None for the policy of `item`, or the SDK's defaults.
-            **options: further keywords of `jit`; those with None are left unchanged.
-        """
+        """Return the subject of a verb, such as `profile`, called with `item`; keywords
+        of `jit` that are None are left unchanged."""
         numerics = None if policy is None else Policy.resolve(policy)
         if isinstance(item, str | os.PathLike):
             return cls(read_saved(item, target, numerics))
@@ -142,11 +136,8 @@ class Asked:
         return step(*self.first, *args, **kwargs)
 
     def native(self) -> Callable[..., Any]:
-        """Return the function as `jax.jit` compiles it, without emulation.
-
-        Raises:
-            UnsupportedError: the subject is a program, which has no function.
-        """
+        """Return the function as `jax.jit` compiles it, without emulation. Refuse a
+        program, which has no function."""
         if isinstance(self.step, Lowered):
             raise UnsupportedError(
                 f"{self.name} is a saved program, without a function for jax.jit",
@@ -188,12 +179,9 @@ def own_setting(item: Askable) -> dict[str, Any]:
         own: dict[str, Any] = {"target": lowered.target.name, "policy": lowered.policy}
     elif is_kernel(item):
         own = {"target": _name(getattr(item, "target", None))}
-    elif callable(item):
-        inner = _emulated_in(item)
-        options = inner.options if inner else {}
-        own = {name: options.get(name) for name in ("target", "policy")}
     else:
-        own = {}
+        options = inner.options if (inner := _emulated_in(item)) else {}
+        own = {name: options.get(name) for name in ("target", "policy")}
     return {name: value for name, value in own.items() if value is not None}
 
 
@@ -201,11 +189,8 @@ def shared_setting(
     several: Sequence[Askable], given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the common target and policy of several functions or programs. `given` has
-    the caller's keyword arguments for target and policy, in this order.
-
-    Raises:
-        InvalidProgramError: targets or policies differ, and `given` does not say which.
-    """
+    the caller's keyword arguments for target and policy, in this order. Refuse targets
+    or policies that differ if `given` does not say which."""
     shared = dict(given)
     for keyword, what in zip(given, ("target", "policy"), strict=True):
         own = [own_setting(each).get(what) for each in several]
@@ -235,11 +220,7 @@ def _name(setting: Any) -> str:
 
 
 def arrays_of(captured: CapturedProgram) -> list[jax.Array]:
-    """Return the inputs of a captured program as `plain_arrays`.
-
-    Raises:
-        InvalidProgramError: an input is a type, which has no values.
-    """
+    """Return the inputs of a captured program as `plain_arrays`; refuse mere types."""
     for leaf, name in zip(captured.inputs, captured.emulation.names, strict=True):
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise InvalidProgramError(

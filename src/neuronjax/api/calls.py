@@ -206,11 +206,8 @@ class CallState:
         return CallContext(call_index=index, amax_history=self.amax_history)
 
     def next_index(self, stochastic: bool, *arguments: Any) -> Any:
-        """Return `call_index` or a count of calls; None if not `stochastic`.
-
-        Raises:
-            InvalidProgramError: the call is traced and rounds stochastically.
-        """
+        """Return `call_index` or a count of calls; None if not `stochastic`. Refuse a
+        traced call that rounds stochastically without a `call_index`."""
         if self.call_index is not None:
             return self.call_index
         if not stochastic:

@@ -33,8 +33,10 @@ from neuronjax.errors import NotEmulatedWarning, warn_user
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy, Preset
 
+Setting = Mapping[str, Any]
+
 #: The target and policy of every open scope; the scope opened last is at the end.
-_open: list[Mapping[str, Any]] = []
+_open: list[Setting] = []
 _lock = threading.Lock()
 # Part of JAX's cache key: inside a scope, a function that was compiled before is
 # compiled again, so that `_native_calls` can count the functions that run natively.
@@ -86,7 +88,7 @@ def emulated(
         )
 
 
-def _enter(setting: Mapping[str, Any]) -> None:
+def _enter(setting: Setting) -> None:
     with _lock:
         _open.append(setting)
         for name, ours in _OURS.items():
@@ -94,7 +96,7 @@ def _enter(setting: Mapping[str, Any]) -> None:
         _forget_jitted()
 
 
-def _leave(setting: Mapping[str, Any]) -> None:
+def _leave(setting: Setting) -> None:
     with _lock:
         _open[:] = [each for each in _open if each is not setting]
         for name, ours in _OURS.items():
@@ -108,9 +110,6 @@ def _forget_jitted() -> None:
     equinox = sys.modules.get("equinox")
     if equinox is not None:
         equinox.clear_caches()
-
-
-Setting = Mapping[str, Any]
 
 
 def _jit(setting: Setting, *function: Callable[..., Any], **options: Any) -> Any:
@@ -153,10 +152,10 @@ def _in_scope(native: Callable[..., Any], ours: Callable[..., Any]) -> Any:
 
     @functools.wraps(native, updated=())
     def called(*args: Any, **kwargs: Any) -> Any:
-        setting = _setting(sys._getframe(1).f_globals)
-        if setting is None:
-            return native(*args, **kwargs)
-        return ours(setting, *args, **kwargs)
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        # The scope opened last; modules of neuronjax get the functions of JAX.
+        scope = [] if caller.partition(".")[0] == "neuronjax" else _open[-1:]
+        return ours(*scope, *args, **kwargs) if scope else native(*args, **kwargs)
 
     return called
 
@@ -167,14 +166,6 @@ _OURS = {
     name: _in_scope(_NATIVE[name], ours)
     for name, ours in {"jit": _jit, "pmap": _pmap, "make_mesh": _make_mesh}.items()
 }
-
-
-def _setting(caller: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the target and policy of the scope opened last; None if no scope is open,
-    or if `caller` (globals) belongs to neuronjax."""
-    ours = caller.get("__name__", "").partition(".")[0] == "neuronjax"
-    scopes = [] if ours else _open[-1:]
-    return scopes[0] if scopes else None
 
 
 def _native_calls() -> dict[Any, int]:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from neuronjax.api.profile import profile
-from neuronjax.api.profile_result import Profile
 from neuronjax.diagnostics.judging import checking, mutants, releases, running, sandbox
 from neuronjax.diagnostics.judging.case import ReferenceCase
 from neuronjax.diagnostics.judging.comparing import decided
@@ -270,26 +269,8 @@ def _times(
         found = profile(candidate.kernel, target=job.target)(*candidate.arguments)
     except NeuronJaxError as error:
         return None, (Problem.of_error("unpriced", error),)
-    return _times_of(found, before), ()
-
-
-def _baseline_seconds(job: _Job, path: Path) -> float:
-    try:
-        traced = job.trace(path, None)
-    except CandidateRefused as refused:
-        first, *_ = refused.problems
-        raise InvalidProgramError(
-            first.message,
-            op="baseline",
-            location=first.location,
-            remedy=first.remedy or "name a kernel that can be traced",
-        ) from None
-    return profile(traced.kernel, target=job.target)(*traced.arguments).total_seconds
-
-
-def _times_of(found: Profile, before: float | None) -> VerdictTimes:
     metrics, sure, total = found.metrics, found.confidence, found.total_seconds
-    return VerdictTimes(
+    times = VerdictTimes(
         predicted_ms=total * 1e3,
         low_ms=None if sure is None else sure.low_seconds * 1e3,
         high_ms=None if sure is None else sure.high_seconds * 1e3,
@@ -309,3 +290,18 @@ def _times_of(found: Profile, before: float | None) -> VerdictTimes:
             for change in found.limits(_SHOWN_CHANGES)
         ),
     )
+    return times, ()
+
+
+def _baseline_seconds(job: _Job, path: Path) -> float:
+    try:
+        traced = job.trace(path, None)
+    except CandidateRefused as refused:
+        first, *_ = refused.problems
+        raise InvalidProgramError(
+            first.message,
+            op="baseline",
+            location=first.location,
+            remedy=first.remedy or "name a kernel that can be traced",
+        ) from None
+    return profile(traced.kernel, target=job.target)(*traced.arguments).total_seconds

@@ -168,11 +168,8 @@ class Lowered(_Readable):
         return Lowered(entry, *self.args_info, captured, donated=self.donated)
 
     def bound(self, *args: Any, **kwargs: Any) -> CapturedProgram:
-        """Return the program with the arguments of a call as its inputs.
-
-        Raises:
-            InvalidProgramError: the arguments have other types than the program's.
-        """
+        """Return the program with the arguments of a call as its inputs; refuse
+        arguments of other types than the program's."""
         leaves = self.entry.leaves(args, kwargs)
         found, wanted = (
             [(x.shape, x.dtype) for x in every]

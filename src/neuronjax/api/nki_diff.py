@@ -89,9 +89,8 @@ class NkiDiff(Displayed):
                 text.append(f"\n{c.remedy}", style="not bold dim")
             rows.append((place(c.location), Text(c.how, style=_STYLES[c.how]), text))
         count = sum(c.how == "lost" for c in self.changes)
-        words = "nothing that the kernel uses differs"
-        if rows:
-            words = f"changes: {len(rows)}; lost: {count}"
+        changed = f"changes: {len(rows)}; lost: {count}"
+        words = changed if rows else "nothing that the kernel uses differs"
         return Group(new_table(title, columns, rows), Text(words))
 
     def __repr__(self) -> str:

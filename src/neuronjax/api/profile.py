@@ -22,7 +22,6 @@ from neuronjax.diagnostics import kernel_limits as kernels
 from neuronjax.diagnostics.limits import Subject, changes
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.execution import stages
-from neuronjax.hardware import Target
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.policy import Policy, Preset
 from neuronjax.report.profile_summary import roofs
@@ -93,14 +92,12 @@ def profile(
             lowered = asked.lowered(*args, **kwargs)
             with_batch = functools.partial(_scaled, asked, args, kwargs, batch)
             return _profile(
+                asked,
                 lowered,
-                name=asked.name,
-                target=asked.target,
-                policy=asked.policy,
-                core=core,
+                core,
+                trips,
+                with_batch if batch and args else None,
                 peak=peak,
-                trips=trips,
-                _with_batch=with_batch if batch and args else None,
                 _run=lambda: asked.run(*_values(args), **_values(kwargs)),
             )
 
@@ -140,15 +137,14 @@ def _scaled(
 
 
 def _profile(
+    asked: Asked,
     lowered: Lowered,
-    *,
     core: Core,
-    target: Target,
     trips: Trips | None,
-    policy: Policy,
-    _with_batch: Callable[[float], InstructionProgram | None] | None = None,
+    with_batch: Callable[[float], InstructionProgram | None] | None,
     **options: Any,
 ) -> Profile:
+    target, policy = asked.target, asked.policy
     instructions, placement = lowered.captured.instructions, policy.placement
     stages.stage("pricing")
     plan = plan_memory(instructions, core, lowered.program.argument_names)
@@ -164,9 +160,10 @@ def _profile(
     )
     subject = Subject(
         program=lowered.program, instructions=instructions, target=target, core=core,
-        policy=policy, timeline=timeline, price=price, with_batch=_with_batch,
+        policy=policy, timeline=timeline, price=price, with_batch=with_batch,
     )  # fmt: skip
     return Profile(
+        name=asked.name,
         timeline=timeline,
         core=core,
         target=target,

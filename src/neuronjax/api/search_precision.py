@@ -25,7 +25,7 @@ from neuronjax.api.searched_program import SearchedProgram
 from neuronjax.diagnostics import precision_strategies
 from neuronjax.diagnostics.compilations import Compilations
 from neuronjax.diagnostics.precision_batches import Batch, JudgedBatches
-from neuronjax.diagnostics.precision_groups import Groups, Selection
+from neuronjax.diagnostics.precision_groups import Groups, Selection, find_groups
 from neuronjax.diagnostics.precision_metrics import (
     Chooser,
     Metric,
@@ -183,7 +183,7 @@ def search_precision(
             program = SearchedProgram.of(job.asked, (args, kwargs), timing)
             if evaluate is None and isinstance(outputs, str):
                 chosen_by(outputs, program.results)
-            found = program.groups(given, groups)
+            found = find_groups(program.heard(given), groups)
             chosen = program.supported(given, found, named=candidates is not None)
             goal = precision_strategies.Goal(
                 tolerance=tolerance,

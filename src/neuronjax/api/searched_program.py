@@ -24,7 +24,6 @@ from neuronjax.diagnostics.precision_groups import (
     Groups,
     HeardOp,
     ListeningPolicy,
-    Selection,
     find_groups,
 )
 from neuronjax.diagnostics.precision_policies import Assignment, Candidates
@@ -79,10 +78,8 @@ class SearchedProgram:
         seconds = profile(lowered, **self.timing)().total_seconds
         return PricedPolicy(program_identity(lowered.captured.instructions), seconds)
 
-    def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
-        return find_groups(self.heard(candidates), by)
-
     def heard(self, candidates: Candidates) -> list[HeardOp]:
+        """Return the ops whose precision a candidate can change."""
         listening = ListeningPolicy.like(candidates.policies[-1])
         self.lower(listening)
         heard = [op for op in listening.heard if candidates.can_change(op.op)]

@@ -189,11 +189,7 @@ def labelled(
 
     Each policy is renamed to its label. A prefix "TARGET/" that all these labels share
     is left out of the names. `numerics` has the policies by label (None for the host),
-    and `targets` the targets.
-
-    Raises:
-        InvalidProgramError: no policy was studied on these chips.
-    """
+    and `targets` the targets. Refuse chips on which no policy was studied."""
     chips = {target.chip.name for target in targets_of(None, instance)}
     emulated = {label: policy for label, policy in numerics.items() if policy}
     studied = {label: resolve_target(targets[label]).chip.name for label in emulated}

@@ -113,8 +113,8 @@ def read_any(source: Source) -> Artifact | ArtifactFamily:
     form = recognized(data)
     if form == "jax.export artifact":
         exported = read_exported(data)
-        is_symbolic = exported.is_symbolic
-        return (ArtifactFamily if is_symbolic else _from_exported)(exported, name)
+        made = ArtifactFamily if exported.is_symbolic else _from_exported
+        return made(exported, name)
     if form == "HLO proto":
         data = _hlo_module(data)
     code = parsing.parse(data, form)
@@ -182,11 +182,7 @@ _HLO_TEXT = re.compile(r"^\s*HloModule\b", re.MULTILINE)
 
 
 def recognized(data: bytes) -> str:
-    """Return the format of a file, by its content.
-
-    Raises:
-        InvalidProgramError: the format is not one that can be loaded.
-    """
+    """Return the format of a file, by its content; refuse one that is not known."""
     if data.startswith(_BYTECODE):
         return "portable artifact" if data.startswith(_PORTABLE) else "MLIR bytecode"
     if data.strip() and not _NOT_TEXT.search(data) and _is_utf8(data):

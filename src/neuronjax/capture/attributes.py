@@ -19,6 +19,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
 
+from neuronjax.capture.saved_forms import shardings
 from neuronjax.errors import UnimplementedError
 from neuronjax.ir.program import AxisGroups, Mesh, Sharding
 from neuronjax.numerics.float_format import FORMATS
@@ -45,11 +46,8 @@ DTYPES: dict[str, np.dtype] = {
 
 @functools.cache
 def element_dtype(name: str) -> np.dtype:
-    """Return the dtype of an MLIR element type.
-
-    Raises:
-        UnimplementedError: the type has no numpy or ml_dtypes counterpart.
-    """
+    """Return the dtype of an MLIR element type; refuse one that neither numpy nor
+    ml_dtypes has."""
     dtype = DTYPES.get(name)
     if dtype is None:
         raise UnimplementedError(
@@ -93,11 +91,7 @@ _COMPLEX = re.compile(r"(dense<.*>) : tensor<(?:(.*)x)?complex<(f32|f64)>>", re.
 
 
 def complex_elements(text: str) -> np.ndarray:
-    """Return the value of a printed complex constant, with the same bits.
-
-    Raises:
-        UnimplementedError: the text has another form.
-    """
+    """Return the value of a printed complex constant, with the same bits."""
     match = _COMPLEX.search(text)
     if match is None:
         raise UnimplementedError(f"constant {text[:60]} cannot be decoded")
@@ -160,8 +154,7 @@ def _fields(cls: type) -> Callable[[Any], dict[str, Any]]:
         struct = cls(attribute)
         values = {name: getattr(struct, name) for name in names}
         return {
-            k: v if isinstance(v, int | bool | str) else tuple(v)
-            for k, v in values.items()
+            k: v if isinstance(v, int | str) else tuple(v) for k, v in values.items()
         }
 
     return decode
@@ -181,13 +174,8 @@ def meshes(operations: Iterable[Any]) -> dict[str, Mesh]:
 
 def shardings_of(function: Any, attribute: str, count: int) -> tuple:
     """Return the sharding of each argument ("arg_attrs") or result ("res_attrs")."""
-    if attribute not in function.attributes:
-        return (None,) * count
-    dictionaries = function.attributes[attribute]
-    return tuple(
-        _sharding(d["sdy.sharding"]) if "sdy.sharding" in d else None
-        for d in dictionaries
-    )
+    given = shardings(function, attribute)
+    return tuple(_sharding(given[n]) if n in given else None for n in range(count))
 
 
 def _of_values(attribute: Any) -> tuple[Sharding, ...]:
@@ -253,6 +241,11 @@ def _enum(attribute: Any) -> str:
     return str(attribute).rstrip(">").rsplit(" ", 1)[-1]
 
 
+_ENUMS = (
+    "comparison_direction compare_type rng_algorithm rng_distribution fft_type "
+    "transpose_a"
+).split()
+_TEXTS = "algorithm result_accuracy channel_id output_operand_aliases sharding".split()
 # Decoders by (op, attribute name), then by attribute name.
 _BY_NAME: dict[tuple[str, str] | str, Callable[[Any], Any]] = {
     "dot_dimension_numbers": _fields(stablehlo.DotDimensionNumbers),
@@ -263,19 +256,10 @@ _BY_NAME: dict[tuple[str, str] | str, Callable[[Any], Any]] = {
         stablehlo.ConvDimensionNumbers
     ),
     "scatter_dimension_numbers": _fields(stablehlo.ScatterDimensionNumbers),
-    "comparison_direction": _enum,
-    "compare_type": _enum,
-    "rng_algorithm": _enum,
-    "rng_distribution": _enum,
-    "fft_type": _enum,
-    "transpose_a": _enum,
-    "algorithm": str,
-    "result_accuracy": str,
+    **dict.fromkeys(_ENUMS, _enum),
+    **dict.fromkeys(_TEXTS, str),
     "replica_groups": _groups,
     "channel_handle": lambda a: stablehlo.ChannelHandle(a).handle,
-    "channel_id": str,
-    "output_operand_aliases": str,
-    "sharding": str,
     "in_shardings": _of_values,
     "out_shardings": _of_values,
     "manual_axes": lambda a: tuple(sdy.ManualAxesAttr(a)),  # type: ignore[arg-type]
@@ -283,11 +267,7 @@ _BY_NAME: dict[tuple[str, str] | str, Callable[[Any], Any]] = {
 
 
 def decode_attribute(op: str, attribute: Any, name: str) -> Any:
-    """Decode the attribute `name` of the op `op`.
-
-    Raises:
-        UnimplementedError: the attribute has no decoder.
-    """
+    """Decode the attribute `name` of the op `op`; refuse one without a decoder."""
     decoder = _BY_NAME.get((op, name)) or _BY_NAME.get(name)
     decoder = decoder or _BY_CLASS.get(type(attribute))
     if decoder is not None:

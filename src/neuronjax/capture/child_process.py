@@ -27,16 +27,9 @@ def started(
     output: IO[bytes] | int = subprocess.PIPE,
     buffer_bytes: int = -1,
 ) -> subprocess.Popen[bytes]:
-    """Return a new child process, which imports from the same paths as this one.
-
-    Args:
-        command: a script of this package and its arguments.
-        doing: the verb of the error's message, such as "parse".
-        done: the participle of the error's remedy, such as "parsed".
-        log: the file for the child's standard error.
-        output: the destination of its standard output, as `Popen` takes it.
-        buffer_bytes: the buffer size of its pipes, as `Popen` takes it.
-    """
+    """Return a child process that runs a script of this package, and imports from the
+    same paths as this one. Its standard error goes into `log`. `doing` and `done` are
+    the words of an error about it, such as "parse" and "parsed"."""
     try:
         return subprocess.Popen(
             [sys.executable, "-P", *command],

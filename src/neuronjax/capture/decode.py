@@ -236,11 +236,8 @@ class _Decoder:
 
 
 def tensor_type(mlir_type: Any) -> TensorType:
-    """Return the static tensor type of an MLIR type.
-
-    Raises:
-        UnsupportedError: a dynamic dimension, a token, tuple or quantized type.
-    """
+    """Return the static tensor type of an MLIR type. Refuse dynamic dimensions, tokens,
+    tuples and quantized types."""
     if not isinstance(mlir_type, ir.RankedTensorType):
         raise UnsupportedError(
             f"values of type {mlir_type} are not emulated",

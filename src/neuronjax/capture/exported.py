@@ -49,7 +49,7 @@ class FlatBuffer:
     """The bytes, and how many tables and bytes of strings may still be read."""
 
     data: bytes
-    budget: int = field(default=MOST_TABLES)
+    budget: int = MOST_TABLES
     text_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -331,17 +331,13 @@ def _dimension(text: str) -> Any:
     return sizes[0]
 
 
+@functools.cache
 def _dtype(code: int) -> Any:
     if code in _KEYS:
-        return _key_dtype(_KEYS[code])
+        return jax.eval_shape(lambda: jax.random.key(0, impl=_KEYS[code])).dtype
     if code >= len(_DTYPES):
         malformed(f"it has the unknown dtype {code}")
     return np.dtype(_DTYPES[code])
-
-
-@functools.cache
-def _key_dtype(name: str) -> Any:
-    return jax.eval_shape(lambda: jax.random.key(0, impl=name)).dtype
 
 
 # -- Pytrees.

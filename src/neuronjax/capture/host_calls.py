@@ -50,8 +50,9 @@ def keep_whole(platform: str) -> None:
     """Register the lowerings for a platform, once; other platforms keep JAX's own."""
     for primitive in (*LINEAR_ALGEBRA, geqrf()):
         on_platform(platform, primitive, functools.partial(_host_call, primitive))
-    for primitive in {equation.primitive for equation in _callbacks(ordered=False)}:
-        on_platform(platform, primitive, functools.partial(_callback, primitive))
+    for equation in _callbacks(ordered=False).values():
+        rule = functools.partial(_callback, equation.primitive)
+        on_platform(platform, equation.primitive, rule)
     scaled_dot = jax.ffi.ffi_lowering("__op$block_scaled_dot")
     on_platform(platform, _scaled_matmul(), lambda c, *x, **_: scaled_dot(c, *x))
 
@@ -108,8 +109,8 @@ def _scaled_matmul() -> Any:
 
 
 @functools.cache
-def _callbacks(ordered: bool) -> tuple[Any, ...]:
-    """Return an equation of every kind of callback."""
+def _callbacks(ordered: bool) -> dict[str, Any]:
+    """Return an equation of every kind of callback, by the primitive's name."""
 
     def function(x: Any) -> Any:
         jax.debug.print("{}", x, ordered=ordered)
@@ -118,7 +119,7 @@ def _callbacks(ordered: bool) -> tuple[Any, ...]:
         return jax.pure_callback(lambda x: x, x, x)
 
     jaxpr = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((), jnp.float32))
-    return tuple(leaves(jaxpr.jaxpr))
+    return {equation.primitive.name: equation for equation in leaves(jaxpr.jaxpr)}
 
 
 # -- their lowerings -------------------------------------------------------------------
@@ -182,7 +183,7 @@ def unordered(closed: ClosedJaxpr) -> ClosedJaxpr:
 def _unordered(equation: Any) -> Any:
     changes = _order(equation.primitive.name, ordered=False)
     if changes:
-        effects = _sample(equation.primitive.name, ordered=False).effects
+        effects = _callbacks(False)[equation.primitive.name].effects
         return equation.replace(params={**equation.params, **changes}, effects=effects)
     parameters = {name: _inside(value) for name, value in equation.params.items()}
     inner = [j for value in parameters.values() for j in _jaxprs(value)]
@@ -210,14 +211,9 @@ def _jaxprs(value: Any) -> Iterator[Any]:
 
 def _order(name: str, ordered: bool) -> dict[str, Any]:
     """Return the parameters that make a callback `ordered` or not; {} for other ops."""
-    sample = _sample(name, ordered)
-    parameters = {} if sample is None else sample.params
+    sample = _callbacks(ordered).get(name)
+    parameters = sample.params if sample else {}
     return {k: v for k, v in parameters.items() if k in ("ordered", "effect")}
-
-
-def _sample(name: str, ordered: bool) -> Any:
-    equations = (e for e in _callbacks(ordered) if e.primitive.name == name)
-    return next(equations, None)
 
 
 # -- kernels of this host --------------------------------------------------------------

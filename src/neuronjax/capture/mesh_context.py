@@ -61,14 +61,10 @@ class MeshContext:
 
     @classmethod
     def of(cls, arguments: Any) -> tuple[MeshContext, Any]:
-        """Return the context of a call, and its arguments as the emulation takes them.
-
-        Arrays become whole arrays on one device; types lose their shardings.
-
-        Raises:
-            UnsupportedError: a transformation, such as `jax.grad`, of a call under a
-                mesh with Explicit axes and without devices.
-        """
+        """Return the context of a call, and its arguments as the emulation takes them:
+        arrays are whole, on one device, and types have no shardings. Refuse a
+        transformation, such as `jax.grad`, of a call under a mesh with Explicit axes
+        and without devices."""
         here = cls.around()
         leaves, tree = jax.tree.flatten(arguments)
         if not here.mesh and all(map(_is_on_one_device, leaves)):
@@ -207,8 +203,7 @@ def _whole(leaves: list[Any], shardings: tuple) -> list[Any]:
 
 def _gathered(leaf: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding:
-        weak = leaf.weak_type
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type)
     if isinstance(leaf, jax.Array) and not _is_on_one_device(leaf):
         # The type of the copy still names the mesh; the type of its shard does not.
         copy = jax.device_put(leaf, jax.local_devices()[0])

@@ -53,7 +53,14 @@ from jaxlib import _hlo, _jax, xla_client  # type: ignore[attr-defined] # noqa: 
 from jaxlib.mlir import ir  # noqa: E402
 from jaxlib.mlir.dialects import stablehlo  # noqa: E402
 from parse_child import context, first_lines, limit_files, normalized  # type: ignore # noqa: E402
-from saved_forms import bytecode, found, is_main, protobuf_fields, replace  # type: ignore # noqa: E402
+from saved_forms import (  # type: ignore # noqa: E402
+    bytecode,
+    found,
+    is_main,
+    protobuf_fields,
+    replace,
+    shardings as declared,
+)
 
 # -- The partitioner.
 
@@ -78,9 +85,8 @@ def options(module: ir.Module, devices: int) -> Any:
 def _open(main: Any, attribute: str) -> list[bool]:
     kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     count = len(kind.inputs if attribute == "arg_attrs" else kind.results)
-    if attribute not in main.attributes:
-        return [True] * count
-    return ["sdy.sharding" not in d for d in main.attributes[attribute]]
+    given = declared(main, attribute)
+    return [n not in given for n in range(count)]
 
 
 def partitioned(code: bytes, options: Any, dump: Path) -> _hlo.HloModule:

@@ -21,7 +21,7 @@ from jax.extend.mlir.dialects import sdy, stablehlo
 from jax.interpreters.mlir import make_ir_context
 
 from neuronjax.capture.artifacts import Artifact, type_of
-from neuronjax.capture.saved_forms import is_main
+from neuronjax.capture.saved_forms import is_main, shardings
 from neuronjax.capture.trace import PLATFORM, as_declared, float0, is_key
 from neuronjax.errors import UnsupportedError
 
@@ -87,23 +87,12 @@ def _constrain(module: Any) -> None:
     main = next(filter(is_main, module.body))
     block = main.regions[0].blocks[0]
     last = block.operations[len(block.operations) - 1]
-    for number, sharding in _shardings(main, "arg_attrs"):
+    for number, sharding in shardings(main, "arg_attrs").items():
         value = block.arguments[number]
         with ir.InsertionPoint.at_block_begin(block), last.location:
             op = sdy.ShardingConstraintOp(value, sharding)
         value.replace_all_uses_except(op.result, op.operation)
-    for number, sharding in _shardings(main, "res_attrs"):
+    for number, sharding in shardings(main, "res_attrs").items():
         with ir.InsertionPoint(last), last.location:
             op = sdy.ShardingConstraintOp(last.operands[number], sharding)
         last.operands[number] = op.result
-
-
-def _shardings(main: Any, attributes: str) -> list[tuple[int, Any]]:
-    """Return (index, sharding) of arguments ("arg_attrs") or results ("res_attrs")."""
-    if attributes not in main.attributes:
-        return []
-    dictionaries = enumerate(ir.ArrayAttr(main.attributes[attributes]))
-    name = "sdy.sharding"
-    return [
-        (n, ir.DictAttr(d)[name]) for n, d in dictionaries if name in ir.DictAttr(d)
-    ]

@@ -32,6 +32,14 @@ def is_main(op: Any) -> bool:
     return is_function and ir.StringAttr(op.attributes["sym_name"]).value == "main"
 
 
+def shardings(function: Any, attribute: str) -> dict[int, Any]:
+    """Return the shardings of arguments ("arg_attrs") or results ("res_attrs") that
+    have one, by index."""
+    name, given = "sdy.sharding", function.attributes
+    listed = given[attribute] if attribute in given else ()
+    return {n: each[name] for n, each in enumerate(listed) if name in each}
+
+
 def replace(
     op: Any, name: str, attributes: dict[str, Any], results: list[Any] | None = None
 ) -> None:

@@ -150,9 +150,7 @@ def carried_dimension(split: Split, mesh: DeviceMesh, parts: int) -> int | None:
 
 def is_spread(split: Split, mesh: DeviceMesh, parts: int) -> bool:
     """Return whether the elements of one of `parts` groups of devices may be more than
-    one slice: no mesh axis is the `carrier`, or another axis splits the same dimension
-    first.
-    """
+    one slice: there is no `carrier`, or another axis splits its dimension first."""
     axis = carrier(mesh, parts)
     named = any(axis in names for names in split)
     return axis is None or (named and carried_dimension(split, mesh, parts) is None)

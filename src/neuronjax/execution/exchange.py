@@ -140,12 +140,8 @@ def _rows(x: jax.Array, rows: np.ndarray) -> jax.Array:
 
 def _check(i: Collective, fault: str, remedy: str) -> None:
     if fault:
-        raise _invalid(i, fault, remedy)
-
-
-def _invalid(i: Collective, found: str, remedy: str) -> InvalidProgramError:
-    location = i.location.source or None
-    return InvalidProgramError(found, op=i.name, location=location, remedy=remedy)
+        location = i.location.source or None
+        raise InvalidProgramError(fault, op=i.name, location=location, remedy=remedy)
 
 
 # -- movement --------------------------------------------------------------------------
@@ -329,8 +325,8 @@ def _reduced(i: Reduction, x: jax.Array, d: _ExchangeContext) -> jax.Array:
             total = fold_ranks(floats, i.plan, i.op, SumStorage(), d.zero, d.key)
         return round_to_int(total, x.dtype, mode="rne")
     if i.op in BITWISE or x.dtype.kind == "c":
-        remedy = "reduce integers, or the real and imaginary parts"
-        raise _invalid(i, f"devices cannot reduce {x.dtype} by {i.op}", remedy)
+        fault = f"devices cannot reduce {x.dtype} by {i.op}"
+        _check(i, fault, "reduce integers, or the real and imaginary parts")
     if i.op in EXTREMES:
         overflow: Any = i.overflow
         extreme = reduce_extreme(i.op, wide(x), (1,))

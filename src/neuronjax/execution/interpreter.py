@@ -420,11 +420,7 @@ def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
 @functools.lru_cache(maxsize=1024)
 def _exchange_kernel(signed: SignedInstruction, devices: int) -> Callable[..., Any]:
     i: Any = signed.instruction
-
-    def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
-        return exchange(i, operands, devices, zero, key)
-
-    return jax.jit(body)
+    return jax.jit(lambda x, zero, key: exchange(i, x, devices, zero, key))
 
 
 def forget_kernels() -> None:

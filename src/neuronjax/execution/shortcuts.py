@@ -119,11 +119,8 @@ def _transpose(i: Any, r: _Rewriting) -> Instruction:
 
 def _scaled_transpose(i: Any, scaling: TensorScalar, r: _Rewriting) -> Instruction:
     """Move a transpose before a scaling, but only if it then merges into a product."""
-    source = scaling.operands[0]
-    moved = Buffer(
-        scaling.results[0].number,
-        TensorType(i.results[0].type.shape, source.type.dtype),
-    )
+    source, shape = scaling.operands[0], i.results[0].type.shape
+    moved = Buffer(scaling.results[0].number, TensorType(shape, source.type.dtype))
     inner = dataclasses.replace(i, operands=(source,), results=(moved,))
     permutation = _transpose(inner, r)
     if permutation is inner:
@@ -136,16 +133,11 @@ def _scaled_transpose(i: Any, scaling: TensorScalar, r: _Rewriting) -> Instructi
 
 
 def _swapped_free_axes(product: NcMatmul) -> tuple[int, ...]:
-    d = product.dimensions
+    d, (lhs, rhs) = product.dimensions, product.operands
     batch = len(d.lhs_batch)
-    left, right = (
-        len(view.type.shape) - batch - len(contract)
-        for view, contract in zip(
-            product.operands, (d.lhs_contract, d.rhs_contract), strict=True
-        )
-    )
-    first = batch + left
-    return (*range(batch), *range(first, first + right), *range(batch, first))
+    first = len(lhs.type.shape) - len(d.lhs_contract)
+    end = first + len(rhs.type.shape) - batch - len(d.rhs_contract)
+    return (*range(batch), *range(first, end), *range(batch, first))
 
 
 def _largest(i: Any, r: _Rewriting) -> Instruction:

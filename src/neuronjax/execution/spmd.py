@@ -199,10 +199,9 @@ class _Devices:
         scope: _Scope,
         key: jax.Array,
     ) -> None:
-        """Execute the `waiting` instructions for every device in one loop. `position`
-        is the index in `block` of the instruction after them. Their operands are in the
-        scope; results that are read later are added to it. A device's number is folded
-        into the key."""
+        """Execute the `waiting` instructions, which `block` has before `position`, for
+        every device in one loop. Results that are read later are added to the scope. A
+        device's number is folded into the key."""
         if not waiting:
             return
         reads = set().union(*map(self._reads, waiting)) & scope.arrays.keys()

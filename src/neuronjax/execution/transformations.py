@@ -281,14 +281,13 @@ class _Derivative:
         self.inputs = [abstract(leaf) for leaf in leaves]
 
         def function(*leaves: Any) -> list[Any]:
-            outputs, residuals = self._trace_forward(leaves)
-            return [*outputs, *residuals]
+            return self._trace_forward(leaves)
 
         outcome = self.primal.of_function(function)(context, leaves)
         flat, count = outcome.results, len(self.outputs)
         return replace(outcome, results=flat[:count]), (context, flat[count:])
 
-    def _trace_forward(self, leaves: Leaves) -> tuple[list, list]:
+    def _trace_forward(self, leaves: Leaves) -> list[Any]:
         """Return outputs and residuals of jax.vjp with respect to the float leaves."""
         inexact = [i for i, leaf in enumerate(leaves) if is_inexact(leaf)]
 
@@ -303,7 +302,7 @@ class _Derivative:
         names = {id(leaf): n for leaf, n in zip(leaves, self.primal.names, strict=True)}
         self.residual_names = tuple(names.get(id(r), "") for r in residuals)
         self.outputs = [abstract(o) for o in outputs]
-        return outputs, residuals
+        return [*outputs, *residuals]
 
     def backward(self, saved: tuple, cotangents: Outcome) -> tuple:
         """Return one cotangent per argument; the backward function of custom_vjp."""

@@ -114,8 +114,7 @@ def _check_partitions(op: Op) -> None:
     a = _device_attributes(op)
     by_channel = op.name in _BY_CHANNEL and a.get("channel_handle", 0) > 0
     # A ragged_all_to_all in a program of one partition has no channel.
-    by_channel = by_channel or "channel_id" in a
-    if not by_channel and "use_global_device_ids" not in a:
+    if not by_channel and not {"channel_id", "use_global_device_ids"} & a.keys():
         raise op.error(
             UnsupportedError,
             "its groups name replicas of the program, not partitions",

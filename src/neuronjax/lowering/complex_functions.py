@@ -25,18 +25,6 @@ def add(z: Pair, w: Pair) -> Pair:
     return Pair(z.re + w.re, z.im + w.im)
 
 
-def subtract(z: Pair, w: Pair) -> Pair:
-    return Pair(z.re - w.re, z.im - w.im)
-
-
-def negate(z: Pair) -> Pair:
-    return Pair(-z.re, -z.im)
-
-
-def conjugate(z: Pair) -> Pair:
-    return Pair(z.re, -z.im)
-
-
 def multiply(z: Pair, w: Pair) -> Pair:
     """Return z w within 2.3 ULP: each product and the sum is rounded."""
     return Pair(z.re * w.re - z.im * w.im, z.re * w.im + z.im * w.re)
@@ -126,14 +114,6 @@ def sign(z: Pair) -> Pair:
     is_zero = length.equals(0.0)
     re, im = (where(is_zero, 0.0, part / length) for part in scaled)
     return Pair(re, im)
-
-
-def equals(z: Pair, w: Pair) -> Real:
-    return z.re.equals(w.re) & z.im.equals(w.im)
-
-
-def differs(z: Pair, w: Pair) -> Real:
-    return z.re.differs(w.re) | z.im.differs(w.im)
 
 
 def extreme(z: Pair, w: Pair, direction: str) -> Pair:

@@ -295,10 +295,10 @@ FORMULAS: dict[str, Callable[..., Pair | Real]] = {
     "stablehlo.real": lambda z: z.re,
     "stablehlo.imag": lambda z: z.im,
     "stablehlo.add": functions.add,
-    "stablehlo.subtract": functions.subtract,
+    "stablehlo.subtract": lambda z, w: Pair(z.re - w.re, z.im - w.im),
     "stablehlo.multiply": functions.multiply,
     "stablehlo.divide": functions.divide,
-    "stablehlo.negate": functions.negate,
+    "stablehlo.negate": lambda z: Pair(-z.re, -z.im),
     "stablehlo.abs": functions.modulus,
     "stablehlo.sign": functions.sign,
     "stablehlo.maximum": lambda z, w: functions.extreme(z, w, "GT"),
@@ -317,7 +317,7 @@ FORMULAS: dict[str, Callable[..., Pair | Real]] = {
     "stablehlo.cosine": functions.cosine,
     "stablehlo.tan": functions.tangent,
     "stablehlo.tanh": functions.tanh,
-    "chlo.conj": functions.conjugate,
+    "chlo.conj": lambda z: Pair(z.re, -z.im),
     "chlo.square": functions.square,
     "chlo.tan": functions.tangent,
     "chlo.sinh": functions.sinh,
@@ -331,8 +331,8 @@ FORMULAS: dict[str, Callable[..., Pair | Real]] = {
 }
 
 COMPARISONS: dict[str, Callable[[Pair, Pair], Real]] = {
-    "EQ": functions.equals,
-    "NE": functions.differs,
+    "EQ": lambda z, w: z.re.equals(w.re) & z.im.equals(w.im),
+    "NE": lambda z, w: z.re.differs(w.re) | z.im.differs(w.im),
 }
 
 MOVEMENT = (

@@ -248,7 +248,6 @@ class Context:
 
     def leave(self, op: Op) -> None:
         """End an op: give its results their provenance."""
-        self._op = op
         facts = self._result_facts(op)
         for value in op.results:
             self.facts.setdefault(value, facts)

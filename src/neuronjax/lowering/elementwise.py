@@ -8,6 +8,7 @@ where StableHLO leaves the result undefined.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -78,11 +79,12 @@ def integer_path(context: Context, op: str, dtype: np.dtype) -> str:
 
 
 @lowers(
-    *[f"stablehlo.{name}" for name in BINARY], *[f"chlo.{name}" for name in CHLO_BINARY]
+    *[f"stablehlo.{name}" for name in BINARY + SIMPLE_UNARY],
+    *[f"chlo.{name}" for name in CHLO_BINARY],
 )
-def binary(op: Op, context: Context) -> Instructions:
+def arithmetic(op: Op, context: Context) -> Instructions:
     name = op.name.split(".")[1]
-    dtype = op.results[0].type.dtype
+    dtype = op.operands[0].type.dtype
     path = integer_path(context, name, dtype)
     if name == "divide" and dtype.kind in "iu":
         path = _division(op, context)
@@ -117,13 +119,6 @@ def next_after(op: Op, context: Context) -> Instructions:
     yield context.whole(op, TensorTensor, "gpsimd", op="next_after")
 
 
-@lowers(*[f"stablehlo.{name}" for name in SIMPLE_UNARY])
-def simple_unary(op: Op, context: Context) -> Instructions:
-    name = op.name.removeprefix("stablehlo.")
-    engine = engine_of(op.operands[0].type.dtype)
-    yield context.whole(op, TensorTensor, engine, rounds=True, op=name)
-
-
 @lowers("chlo.is_inf", "chlo.is_pos_inf", "chlo.is_neg_inf")
 def is_infinite(op: Op, context: Context) -> Instructions:
     """Compare with an infinity; the result is false in a format without one."""
@@ -154,11 +149,6 @@ def compare(op: Op, context: Context) -> Instructions:
     total = op.attributes.get("compare_type") == "TOTALORDER"
     engine = engine_of(op.operands[0].type.dtype)
     yield context.whole(op, Compare, engine, direction=direction, total=total)
-
-
-@lowers("stablehlo.select")
-def select(op: Op, context: Context) -> Instructions:
-    yield context.whole(op, Select, "vector")
 
 
 @lowers("stablehlo.clamp")
@@ -215,16 +205,18 @@ def holds(target: np.dtype, source: np.dtype) -> bool:
     return of.mantissa_bits <= fmt.mantissa_bits and reach <= wanted
 
 
-@lowers("stablehlo.bitcast_convert")
-def bitcast_convert(op: Op, context: Context) -> Instructions:
-    yield context.whole(op, BitcastCopy, "vector")
+#: Ops that are one instruction of VectorE -> its class, and the attributes it takes.
+_PLAIN: Mapping[str, tuple[type[Instruction], tuple[str, ...]]] = {
+    "stablehlo.bitcast_convert": (BitcastCopy, ()),
+    "stablehlo.reduce_precision": (ReducePrecision, ("exponent_bits", "mantissa_bits")),
+    "stablehlo.select": (Select, ()),
+}
 
 
-@lowers("stablehlo.reduce_precision")
-def reduce_precision(op: Op, context: Context) -> Instructions:
-    names = ("exponent_bits", "mantissa_bits")
-    attributes = {name: op.attributes[name] for name in names}
-    yield context.whole(op, ReducePrecision, "vector", **attributes)
+@lowers(*_PLAIN)
+def plain(op: Op, context: Context) -> Instructions:
+    cls, names = _PLAIN[op.name]
+    yield context.whole(op, cls, "vector", **{n: op.attributes[n] for n in names})
 
 
 @lowers("stablehlo.constant", "chlo.constant")

@@ -126,9 +126,8 @@ def _prepare(op: Op, context: Context, view: View, role: str) -> MatmulOperand:
     chip_fp8 = context.shared.target.chip.forward_fp8
     wanted = policy.operand_dtype(role, chip_fp8=chip_fp8)  # type: ignore[arg-type]
     is_mx = wanted in MX_FORMATS
-    if policy.auto_cast == "none" or (dtype != "float32" and not is_mx):
-        return MatmulOperand(view, dtype)
-    if _is_to_be_kept(op, context):
+    is_uncast = policy.auto_cast == "none" or (dtype != "float32" and not is_mx)
+    if is_uncast or _is_to_be_kept(op, context):
         return MatmulOperand(view, dtype)
     if is_mx:
         context.require("mx_matmul", f"microscaling ({wanted})")
@@ -151,10 +150,13 @@ def _cast(context: Context, view: View, wanted: str) -> MatmulOperand:
 
 def rounded(context: Context, view: View, wanted: str) -> View:
     """Return a float operand in another format, rounded as the policy says."""
-    if wanted not in MX_FORMATS:
+    is_tf32, held = wanted == "tfloat32", wanted
+    if wanted in MX_FORMATS:
+        held = ON_DEVICE_INPUTS[0]
+    else:
         check_operand(context, wanted)
-    storage = get_format(_storage(wanted)).dtype
-    if view.type.dtype == storage and wanted != "tfloat32":
+    storage = get_format("float32" if is_tf32 else held).dtype
+    if view.type.dtype == storage and not is_tf32:
         return view
     is_exact = storage.itemsize > view.type.dtype.itemsize
     return context.computed(
@@ -163,17 +165,10 @@ def rounded(context: Context, view: View, wanted: str) -> View:
         view.type.shape,
         storage,
         engine="vector",
-        write_format=wanted if wanted == "tfloat32" else None,
+        write_format=wanted if is_tf32 else None,
         rounding="rne" if is_exact else context.policy.rounding,
         overflow=context.policy.overflow,
     )
-
-
-def _storage(wanted: str) -> str:
-    """Return the dtype to which an operand is cast on its way to a format."""
-    if wanted in MX_FORMATS:
-        return ON_DEVICE_INPUTS[0]
-    return "float32" if wanted == "tfloat32" else wanted
 
 
 def _same_width(
