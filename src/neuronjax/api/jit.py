@@ -91,9 +91,18 @@ def jit(
         InvalidProgramError: unknown target or policy.
         UnsupportedError: `compiler_options` that change bits.
     """
-    options = dict(locals())
-    del options["function"]
-    options |= options.pop("jit_options")
+    options: dict[str, Any] = dict(
+        target=target,
+        policy=policy,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        collect=collect,
+        **jit_options,
+    )
     make: Callable[..., Any] = Emulated
     if calls.asked_for_jaxs():
         given = {k: v for k, v in options.items() if v is not None}

@@ -123,10 +123,18 @@ def pmap(
             whose length is not the number of devices.
         UnimplementedError: devices that are not 0, 1, 2, ... in this order.
     """
-    options = dict(locals())
+    options: dict[str, Any] = dict(
+        in_axes=in_axes,
+        out_axes=out_axes,
+        static_broadcasted_argnums=static_broadcasted_argnums,
+        devices=devices,
+        axis_size=axis_size,
+        donate_argnums=donate_argnums,
+        target=target,
+        policy=policy,
+    )
     if function is None:
-        del options["function"]
-        return lambda f: pmap(f, **options)
+        return lambda f: pmap(f, axis_name, **options)
     static = static_broadcasted_argnums
     static = (static,) if isinstance(static, int) else tuple(static)
     _axes_of("out_axes", out_axes)
