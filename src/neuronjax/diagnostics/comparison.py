@@ -114,7 +114,8 @@ class Comparison(Displayed):
         Args:
             sort: "isolation" returns ops with an error on the reference's operands,
                 "accumulation" ops with an error in the run, both with the worst
-                relative L2 first; "order" returns the latter ops in program order.
+                relative L2 first; "order" returns the ops with an error in the run, in
+                program order.
 
         Raises:
             InvalidProgramError: `sort` is another word.

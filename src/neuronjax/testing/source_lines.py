@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 
 class SourceBlock(NamedTuple):
-    """A function or a statement."""
+    """The lines of a function or of a statement."""
 
     first: int  # its first line, from 1
     text: str  # its lines without their common indentation

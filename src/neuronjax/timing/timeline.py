@@ -55,7 +55,6 @@ class Totals:
         flops: floating-point operations of the program's matmuls.
         hardware_flops: floating-point operations that TensorE's array executes.
         read_bytes, write_bytes: bytes read from HBM, and written to HBM.
-        count: how often the most frequent event of the instruction happens.
     """
 
     seconds: Mapping[Queue, float]
@@ -63,7 +62,6 @@ class Totals:
     hardware_flops: float
     read_bytes: int
     write_bytes: int
-    count: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,5 +147,4 @@ def _totals(events: list[Event]) -> Totals:
         hardware_flops=sum(w.hardware_flops * n for w, n in works),
         read_bytes=sum(e.source.hbm_read_bytes * e.count for e in events),
         write_bytes=sum(e.source.hbm_write_bytes * e.count for e in events),
-        count=max((e.count for e in events), default=0),
     )
