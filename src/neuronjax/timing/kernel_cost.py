@@ -58,11 +58,7 @@ class Prices:
         self._known: dict[Any, KernelPrice] = {}
 
     def price(self, i: KernelInstruction) -> KernelPrice:
-        """Return the price of an instruction.
-
-        Raises:
-            UnimplementedError: the instruction has no rule.
-        """
+        """Return the price of an instruction; refuse one without a rule."""
         key = _key(i)
         found = self._known.get(key)
         if found is None:

@@ -36,10 +36,7 @@ class Core:
     @classmethod
     def of(cls, target: Target, lnc: int | None = None) -> Core:
         """Return a logical core of `target`; `lnc` None means the target's default.
-
-        Raises:
-            InvalidProgramError: the chip cannot join `lnc` physical cores.
-        """
+        Refuse an `lnc` that the chip does not have."""
         target.logical_cores(lnc)
         return cls(target.chip, target.lnc_default if lnc is None else lnc)
 
