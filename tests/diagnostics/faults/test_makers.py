@@ -527,3 +527,21 @@ def test_a_shift_of_all_scores_costs_the_digits_of_an_fp8_matmul():
     report = compare(both[0], policy="fp8")(*arguments)
     assert marked_line(both[0]) in [f.record.source for f in report.faults[:2]]
     assert not compare(both[1], policy="fp8")(*arguments).faults
+
+
+def rounded_table(rates, noise):
+    kept = jnp.cumprod(1 - rates).astype(jnp.bfloat16)  # here
+    rest = 1 - kept
+    ratio = (kept / rest).astype(jnp.float32)
+    return jnp.log1p(ratio) * noise
+
+
+def exact_table(rates, noise):
+    log = jnp.cumsum(jnp.log1p(-rates))
+    return jnp.log1p(jnp.exp(log) / -jnp.expm1(log)) * noise
+
+
+def test_the_zeros_of_a_difference_come_from_the_cast_of_its_operands():
+    """The difference rounds too, but only its other results."""
+    arguments = np.geomspace(1e-3, 0.3, 64).astype(np.float32), normal(64)
+    assert_named("coarse", rounded_table, exact_table, arguments, policy="fp32")

@@ -582,7 +582,10 @@ class FaultSearch:
         maker = flushed(self._flow, shown, evidence)
         maker = maker or next(self._absorbed(shown), shown)
         if not evidence.result.nonfinite_reference:
-            source = self._flow.chain(maker, maker.worst)[-1][0]
+            # A sum is zero only if its addends cancel: it made no zeros by rounding.
+            behind = self._flow.behind_step(maker, maker.worst)
+            start = next(behind, maker) if maker.path.op.name in ADDS else maker
+            source = self._flow.chain(start, start.worst)[-1][0]
             if source is not maker and self._makes(source, maker):
                 yield source, maker
         if maker is not shown:
