@@ -280,10 +280,14 @@ class Flow:
         of_index = any(t.path.op.results[0].type.dtype.kind in "iu" for t, _ in chain)
         if of_index and any(t.rounds_whole for t, _ in chain):
             return is_chance
-        of_data = share.error <= OF_DATA * max(share.data_error, data_error)
-        # Roundings in 8 bits rarely make an error as large as the result.
-        may_be = (unit > COARSE and share.error < 1) or (unit > SHORT and of_data)
-        may_be = may_be and not self.is_costly(value, unit)
+        explained = share.error <= OF_DATA * max(share.data_error, data_error)
+        if unit > COARSE:
+            # Roundings in 8 bits rarely make an error as large as the result, but the
+            # square of a gradient has twice the gradient's error.
+            before = [e.result for _, e in chain if e.result.error > HOPELESS]
+            explained |= any(x.error <= OF_DATA * x.data_error for x in before)
+            explained |= share.error < 1
+        may_be = explained and unit > SHORT and not self.is_costly(value, unit)
         return is_chance or (may_be and self._is_of_roundings(chain, unit))
 
     @functools.cached_property
