@@ -42,11 +42,8 @@ _HEADERS: Mapping[tuple[int, int], Callable[..., Any]] = {
 
 
 def read_npy(source: Path | bytes, remedy: str = _REMEDY) -> np.ndarray:
-    """Return the array of a `.npy` file, given the file or its bytes.
-
-    Raises:
-        InvalidProgramError: the source is not a `.npy`, or holds no numbers.
-    """
+    """Return the array of a `.npy` file, given the file or its bytes. Refuse a source
+    that is no `.npy` or holds no numbers."""
     try:
         if isinstance(source, bytes):
             return _of_stream(io.BytesIO(source), len(source))
@@ -57,12 +54,8 @@ def read_npy(source: Path | bytes, remedy: str = _REMEDY) -> np.ndarray:
 
 
 def read_npz(source: Path | bytes, remedy: str = _REMEDY) -> dict[str, np.ndarray]:
-    """Return the arrays of a `.npz` file by name, given the file or its bytes.
-
-    Raises:
-        InvalidProgramError: the source is not a `.npz`, unpacks to too much, or holds
-            no numbers.
-    """
+    """Return the arrays of a `.npz` file by name, given the file or its bytes. Refuse a
+    source that is no `.npz`, unpacks to too much, or holds no numbers."""
     try:
         stream = io.BytesIO(source) if isinstance(source, bytes) else regular(source)
         with zipfile.ZipFile(stream) as archive:
@@ -84,11 +77,7 @@ def regular(path: Path) -> Path:
 
 
 def check_unpacked(archive: zipfile.ZipFile) -> None:
-    """Refuse an archive whose stated sizes are much larger than the archive.
-
-    Raises:
-        ValueError: the stated sizes are too large.
-    """
+    """Raise `ValueError` if the stated sizes are much larger than the archive."""
     assert archive.fp is not None
     size = archive.fp.seek(0, io.SEEK_END)
     claimed = sum(info.file_size for info in archive.infolist())

@@ -89,12 +89,8 @@ prices("rank_id", "collective_permute_implicit_current_processing_rank_id")(
 
 
 def collective(i: KernelInstruction, target: Target) -> KernelPrice:
-    """Return the price of a collective in a kernel.
-
-    Raises:
-        UnimplementedError: the collective is not in the time model.
-        InvalidProgramError: the machine does not have all of the ranks.
-    """
+    """Return the price of a collective in a kernel. Refuse one that has no model, or
+    with ranks that the machine does not have."""
     op = OPS.get(i.name)
     if op is None:
         raise UnimplementedError(

@@ -96,12 +96,8 @@ def schedule_kernel(
     The programs of a grid run on `lnc` physical cores; None means one core per program,
     up to the number of physical cores that a logical core can have. `trips` has the
     iteration counts of device loops that specify no count, by the loop's source line,
-    "file.py:12".
-
-    Raises:
-        InvalidProgramError: the chip cannot join `lnc` physical cores.
-        UnimplementedError: the time of an instruction is not known.
-    """
+    "file.py:12". Refuse an `lnc` that the chip does not have, and instructions whose
+    time is not known."""
     core = Core.of(target, _cores(program, target, lnc))
     one = Core(core.chip, 1)
     stream = unrolled(program.body, trips)

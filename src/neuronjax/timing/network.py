@@ -57,11 +57,7 @@ class Network:
     def seconds_per_byte(self, step: CollectiveStep) -> Mapping[str, float]:
         """Return the seconds that NeuronLink ("link"), a rank's DMA engines ("dma") and
         EFA ("efa") need, per byte of the collective, for one of the equal steps that
-        `step` describes.
-
-        Raises:
-            UnsupportedError: the step is between nodes, and no network joins the nodes.
-        """
+        `step` describes. Refuse a step between nodes that no network joins."""
         inside, outside = self._divided(step)
         link = routes_of(self.topology)
         slowest = max((link.slowest(flows) for flows in inside.values()), default=0.0)
@@ -126,11 +122,8 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
     """Return the network of a target.
 
     A target without an instance is assumed to be in the largest instance of one host
-    with its chip or, if there is none, in one host of an UltraServer.
-
-    Raises:
-        InvalidProgramError: an LNC size that the chip does not have.
-    """
+    with its chip or, if there is none, in one host of an UltraServer. Refuse an `lnc`
+    that the chip does not have."""
     chip = target.chip
     ranks = target.logical_cores(lnc) // target.chips
     engines = chip.dma_engines / ranks

@@ -53,11 +53,7 @@ def schedule(
     by the loop instruction's ordinal. A loop whose count is neither static nor in
     `trips` counts as one iteration, which a note in `Timeline.notes` says. `plan` is
     the memory plan; None means that it is computed here. `placement` is
-    `Policy.placement`.
-
-    Raises:
-        InvalidProgramError: a collective has a device that is not in `placement`.
-    """
+    `Policy.placement`. Refuse a collective with a device that is not in `placement`."""
     plan = plan or plan_memory(program, core)
     return _Schedule(program, core, target, dict(trips or {}), plan, placement).run()
 

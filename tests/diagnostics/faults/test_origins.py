@@ -300,3 +300,22 @@ def test_a_time_that_loses_its_minutes_comes_before_the_difference_of_times():
     minutes = (60 * rng.random(128)).astype(np.float32)
     both = time_in_hours, time_after_the_first_hour
     assert_named("absorption", *both, (hours, minutes), policy="fp32")
+
+
+def pull_by_the_cube(offsets, masses):
+    distance = jnp.sqrt(jnp.sum(offsets * offsets, axis=-1))
+    cube = distance * distance * distance  # here
+    return (masses / cube)[:, None] * offsets
+
+
+def pull_by_the_square(offsets, masses):
+    distance = jnp.sqrt(jnp.sum(offsets * offsets, axis=-1))
+    pull = masses / (distance * distance)
+    return pull[:, None] * (offsets / distance[:, None])
+
+
+def test_a_divisor_that_overflows_comes_before_the_zeros_that_it_makes():
+    offsets = normal(32, 3) * np.geomspace(1e10, 1e13, 32)[:, None]
+    arguments = offsets.astype(np.float32), np.full(32, 1e30, np.float32)
+    both = pull_by_the_cube, pull_by_the_square
+    assert_named("overflow", *both, arguments, policy="fp32")

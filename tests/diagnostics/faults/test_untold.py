@@ -196,3 +196,21 @@ def test_what_is_nothing_beside_another_may_vanish():
     residual = np.linspace(100, 200, 32, dtype=np.float32)
     assert compare(losses)(residual).faults == ()
     assert [f.kind for f in compare(vanishing)(residual).faults] == ["underflow"]
+
+
+SCALE = 2.0**20
+
+
+def unscaled_in_half(x):
+    return (x.astype(jnp.float16) / SCALE).astype(jnp.float32)  # here
+
+
+def unscaled_in_fp32(x):
+    return x.astype(jnp.float16).astype(jnp.float32) / SCALE
+
+
+def test_a_scale_that_is_inf_is_at_fault_though_its_line_has_only_its_name():
+    both = unscaled_in_half, unscaled_in_fp32
+    assert_named("overflow", *both, (normal(16),), policy="fp32")
+    report = compare(unscaled_in_half, policy="fp32")(normal(16))
+    assert "a constant is Inf in float16" in str(report)

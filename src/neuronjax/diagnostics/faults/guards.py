@@ -14,6 +14,7 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.recorder import OpTrace
+from neuronjax.diagnostics.faults.scales import SCALES
 from neuronjax.diagnostics.faults.shares import Share
 from neuronjax.diagnostics.faults.written import numbers_of
 from neuronjax.execution.probes.signs import SINGULAR
@@ -27,15 +28,17 @@ SMALLEST_EPSILON = 1e-30
 
 
 class Misread(NamedTuple):
-    """A constant of a source line, and its value after rounding to a dtype."""
+    """A constant of a source line, and its value after rounding to a dtype. The written
+    number is None if the line has only a name for it."""
 
-    written: float
+    written: float | None
     held: float
     dtype: str
 
     def __str__(self) -> str:
         held = "Inf" if math.isinf(self.held) else f"{self.held:g}"
-        return f"{self.written:g} is {held} in {self.dtype}"
+        written = "a constant" if self.written is None else f"{self.written:g}"
+        return f"{written} is {held} in {self.dtype}"
 
 
 def misread(flow: Flow, trace: OpTrace, *, is_broken: bool) -> Misread | None:
@@ -54,6 +57,9 @@ def misread(flow: Flow, trace: OpTrace, *, is_broken: bool) -> Misread | None:
         for written, _ in numbers:
             if written != held and rounded(written, dtype) == held:
                 return Misread(written, held or 0.0, dtype.name)
+        # Nobody scales by Inf on purpose.
+        if held == math.inf and op.name in SCALES:
+            return Misread(None, math.inf, dtype.name)
     return None
 
 

@@ -210,8 +210,7 @@ class FaultSearch:
     def suspects(self) -> list[Suspect]:
         """Return the ops at fault, each once, in the order in which to examine them."""
         found: dict[OpPath, Suspect] = {}
-        first = ((*self._offsets(each), each) for each in self._all())
-        every = itertools.chain.from_iterable(first)
+        every = itertools.chain.from_iterable(map(self._with_cause, self._all()))
         for suspect in (s for each in every for s in self._with_scale(each)):
             lines = {path.op.location.source for path in found}
             line = suspect.trace.path.op.location.source
@@ -558,6 +557,12 @@ class FaultSearch:
         is_first |= self._arguments.isdisjoint(behind)
         yield from both if is_first else reversed(both)
 
+    def _with_cause(self, suspect: Suspect) -> Iterator[Suspect]:
+        """Yield `suspect` after the ops that made it lose digits or make zeros."""
+        yield from self._offsets(suspect)
+        yield from self._infinite(suspect)
+        yield suspect
+
     def _offsets(self, suspect: Suspect) -> Iterator[Suspect]:
         """Yield the op that loses digits because it adds a large offset to a state, if
         `suspect` is a later sum of the state, which does not change the state."""
@@ -567,6 +572,22 @@ class FaultSearch:
         offsets = [t for t in passed if t is not None and has_offset(t, t.worst)]
         if offsets and buries(offsets[-1], offsets[-1].worst) > OF_OFFSET:
             yield Suspect(offsets[-1], "makes", suspect.results, suspect.trace)
+
+    def _infinite(self, suspect: Suspect) -> Iterator[Suspect]:
+        """Yield the op that overflows, if `suspect` makes zeros by dividing by Inf."""
+        zeros = suspect.trace
+
+        def passes(value: Value) -> bool:
+            made = self._flow.trace(value)
+            if made is None or made is zeros:
+                return True
+            return made.is_broken and made.made_nonfinite is None
+
+        if zeros.zeros and zeros.path.op.name == "stablehlo.divide":
+            values = self._flow.behind(zeros.path.op.results[0], passes)
+            for made in filter(None, map(self._flow.trace, values)):
+                if made.made_nonfinite and is_too_large(made, made.made_nonfinite[2]):
+                    yield Suspect(made, "makes", suspect.results, zeros)
 
     # -- Inf and NaN -------------------------------------------------------------------
 

@@ -104,10 +104,7 @@ def array_latency_seconds(core: Core, rows: int | None = None) -> float:
 
 def products(core: Core, kind: Products) -> float:
     """Return the number of products of `kind` that a cell of the array adds per cycle.
-
-    Raises:
-        InternalError: the chip has no matmul of `kind`.
-    """
+    Refuse a `kind` that the chip does not have."""
     found = getattr(core.spec.products_per_cell_per_cycle, kind)
     if found is None:
         raise InternalError(f"{core.chip.name} has no {kind} matmul", op="nc_matmul")
