@@ -46,7 +46,7 @@ DTYPES: dict[str, np.dtype] = {
 
 @functools.cache
 def element_dtype(name: str) -> np.dtype:
-    """Return the dtype of an MLIR element type; refuse one that neither numpy nor
+    """Return the dtype of an MLIR element type. Refuse a type that neither numpy nor
     ml_dtypes has."""
     dtype = DTYPES.get(name)
     if dtype is None:

@@ -3,10 +3,13 @@ differences, in a turn of a loop, in the cast or the partial sums of a contracti
 """
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
+import neuronjax as nj
 from neuronjax.api.compare import compare
 from neuronjax.policy import Policy
 from tests.arrays import normal
@@ -319,3 +322,33 @@ def test_a_divisor_that_overflows_comes_before_the_zeros_that_it_makes():
     arguments = offsets.astype(np.float32), np.full(32, 1e30, np.float32)
     both = pull_by_the_cube, pull_by_the_square
     assert_named("overflow", *both, arguments, policy="fp32")
+
+
+def running_total(start, step):
+    def turn(total, _):
+        return total + step, None  # here
+
+    return jax.lax.scan(turn, start, None, length=80)[0]
+
+
+def test_a_running_sum_of_equal_numbers_is_no_offset_of_itself():
+    start, step = jnp.full(32, 256, jnp.bfloat16), jnp.full(32, 0.5, jnp.bfloat16)
+    assert_named("stagnation", running_total, None, (start, step), policy="fp32")
+
+
+def test_a_divisor_that_overflows_is_blamed_on_a_mesh_and_in_a_loaded_program(tmp_path):
+    offsets = normal(32, 3) * np.geomspace(1e10, 1e13, 32)[:, None]
+    arguments = offsets.astype(np.float32), np.full(32, 1e30, np.float32)
+    mesh = nj.make_mesh((2,), ("i",))
+    spread = jax.shard_map(
+        jax.vmap(pull_by_the_cube), mesh=mesh, in_specs=P("i"), out_specs=P("i")
+    )
+    several = [np.stack([x, x]) for x in arguments]
+    exported = jax.export.export(jax.jit(pull_by_the_cube), platforms=["cpu"])
+    path = tmp_path / "pull.jaxexport"
+    path.write_bytes(exported(*arguments).serialize())
+    loaded = nj.load(path, target="trn2", policy="fp32")
+    for program, given in ((spread, several), (loaded, arguments)):
+        first = compare(program, policy="fp32")(*given).faults[0]
+        assert first.kind == "overflow"
+        assert first.record.source == marked_line(pull_by_the_cube)

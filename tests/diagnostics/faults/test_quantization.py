@@ -475,3 +475,19 @@ def test_codes_of_differences_whose_errors_add_up_are_at_fault(coded):
     x = (x / 256).astype(np.float32) if coded is open_loop else x.astype(np.float32)
     options = {"policy": "bf16", "target": "trn3"}
     assert_named("coarse", coded, closed_loop, (x,), **options)
+
+
+def test_codes_in_open_loop_are_at_fault_under_vmap_on_a_mesh():
+    """The devices run the sum often, but each has only the terms of its own loop."""
+    x = (0.484 * np.arange(128.0)[:, None] + 1e-4 * normal(128, 8)) / 256
+    options = {"policy": "bf16", "target": "trn3"}
+    spread = jax.shard_map(
+        jax.vmap(open_loop),
+        mesh=nj.make_mesh((2,), ("i",)),
+        in_specs=P("i"),
+        out_specs=P("i"),
+    )
+    both = np.stack([x, x]).astype(np.float32)
+    found = compare(spread, **options)(both).faults
+    assert [f.record.source for f in found] == [marked_line(open_loop)]
+    assert not compare(spread, **options)(both[:, :40]).faults

@@ -33,7 +33,8 @@ OWN = 0.5
 ORDINARY = 2.0**-16
 #: An op that enlarges an error by a smaller factor only passes the error on.
 AMPLIFIES = 2.0
-#: This many ops may together enlarge an error, as a difference before a softmax does.
+#: At most this many consecutive ops count as one op if together they enlarge an error
+#: by `COSTLY`: the difference, the exponential and the quotient of a softmax.
 TOGETHER = 3
 #: An addend's error is negligible below this share of another addend's error.
 LITTLE = 1e-2
@@ -173,7 +174,9 @@ class Flow:
         if trace is None or trace.path.op.name not in ADDS:
             return []
         wrong = self._wrong(trace, trace.worst)
-        if not wrong or trace.path.op in self.ops_behind(wrong[0][2]):
+        if not wrong:
+            return []
+        if trace.is_in_loop and trace.path.op in self.ops_behind(wrong[0][2]):
             return []
         least = LITTLE * wrong[0][0]
         return [v for size, _, v in wrong if size < least]
@@ -413,9 +416,9 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_noise(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether the terms of a sum cancel to rounding noise: to that of float64,
-    and the terms are about as exact as FP32; or to that of FP32, and perturbed data
-    explain the sum's error."""
+    """Return whether a sum is rounding noise, because its terms cancel. A sum below
+    FP32's roundoff of its terms is noise if perturbed data explain its error. A sum
+    below float64's roundoff is noise if its terms are about as exact as FP32."""
     result = evidence.result
     norms = [evidence.operands[v].norm for v in op.operands if v in evidence.operands]
     terms = math.prod(norms) if op.name in _OF_PRODUCTS else max(norms, default=0.0)

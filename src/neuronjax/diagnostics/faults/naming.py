@@ -390,13 +390,9 @@ def _is_near_one(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     return FaultName("coarse", f"{text}{_makes(s.amplifier)}", advice)
 
 
-def _is_in_loop(t: OpTrace) -> bool:
-    return t.moment is not None and bool(t.moment[1])
-
-
 def _adds_up(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     is_small = e.own < e.result.error / 2
-    if s.role != "makes" or t.cast is None or not is_small or not _is_in_loop(t):
+    if s.role != "makes" or t.cast is None or not is_small or not t.is_in_loop:
         return None
     text = f"{_of_its_own(e.own)} in each iteration, and these errors add up"
     return FaultName("coarse", text, ONLY_THE_STEP)

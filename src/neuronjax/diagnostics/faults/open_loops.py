@@ -11,7 +11,7 @@ from __future__ import annotations
 from neuronjax.diagnostics.faults.evidence import ADDS, is_short_float
 from neuronjax.diagnostics.faults.flow import OWN, Flow
 from neuronjax.diagnostics.faults.recorder import OpTrace, Recorder
-from neuronjax.diagnostics.faults.scales import SCALES
+from neuronjax.diagnostics.faults.scales import SCALES, same_numbers
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 
@@ -39,12 +39,7 @@ def adds_up_errors(flow: Flow, recorder: Recorder, cast: OpTrace) -> OpTrace | N
 
 def _is_of_differences(flow: Flow, value: Value) -> bool:
     """Return whether a scaled value is a difference."""
-
-    def passes(value: Value) -> bool:
-        made = flow.trace(value)
-        return made is None or made.path.op.name in MOVING | SCALES
-
-    made = filter(None, map(flow.trace, flow.behind(value, passes)))
+    made = filter(None, map(flow.trace, same_numbers(flow, value)))
     return any(t.path.op.name == "stablehlo.subtract" for t in made)
 
 

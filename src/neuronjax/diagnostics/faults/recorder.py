@@ -114,7 +114,7 @@ class OpTrace:
         left_out: the sum over all executions of `OpEvidence.absorbed[1]`.
         left_behind: the same sum, with each term divided by the result's norm.
         wrapped, misread: the sum of this field of `OpEvidence` over all executions.
-        executions: how often the op was executed.
+        executions: how often the op was executed on device 0.
         has_fractions: whether the op, after it rounded whole numbers, has other results
             too, so that the numbers were whole by chance.
     """
@@ -150,7 +150,6 @@ class OpTrace:
         self.emptiest = self.worst
 
     def add(self, evidence: OpEvidence) -> None:
-        self.executions += 1
         if _badness(evidence.result) > _badness(self.worst.result):
             self.worst = evidence
         for value, lost in evidence.cut_off.items():
@@ -188,6 +187,10 @@ class OpTrace:
     def moment(self) -> Moment | None:
         """Return the first execution with a large error or a new Inf or NaN."""
         return self.first or self.made_nonfinite
+
+    @property
+    def is_in_loop(self) -> bool:
+        return self.moment is not None and bool(self.moment[1])
 
     @property
     def shown(self) -> OpEvidence:
@@ -276,6 +279,7 @@ class Recorder(Witness):
         if trace.has_rounded_whole and trace.cast is None:
             trace.has_fractions |= not is_whole(wide(results[0].reference))
         trace.add(evidence)
+        trace.executions += device == 0
         if self._turn != (path, iterations):
             self._end_turn()
             self._turn = path, iterations
@@ -312,8 +316,9 @@ class Recorder(Witness):
         trace.dead_channels = max(trace.dead_channels, channels)
 
     def last(self, value: Value) -> Share:
-        """Return the last comparison of a value with its reference, on device 0."""
-        return self._shares[0][value]
+        """Return the last comparison of a value with its reference, on the first device
+        that computed the value."""
+        return next(known[value] for known in self._shares.values() if value in known)
 
     def unit(self, op: Op) -> float:
         """Return the largest roundoff in `units` of the results of `op`."""

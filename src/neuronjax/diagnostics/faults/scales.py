@@ -181,7 +181,7 @@ def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]
         dtype = made.path.op.results[0].type.dtype
         if dtype == value.type.dtype:  # else `made` computes the index of a slice
             behind = set(flow.behind(value, lambda v: True))
-            is_of_numbers = not behind.isdisjoint(_same_numbers(flow, numbers))
+            is_of_numbers = not behind.isdisjoint(same_numbers(flow, numbers))
             is_small = made.worst.result.elements < trace.worst.result.elements
             is_small |= constant is not None
             if is_small or (is_of_numbers and _statistics(flow, made)):
@@ -208,7 +208,7 @@ def _casts(flow: Flow, made: OpTrace) -> list[Op]:
     return found
 
 
-def _same_numbers(flow: Flow, numbers: Value) -> list[Value]:
+def same_numbers(flow: Flow, numbers: Value) -> list[Value]:
     """Return `numbers` and its earlier values, before moves, scalings and roundings."""
 
     def passes(value: Value) -> bool:

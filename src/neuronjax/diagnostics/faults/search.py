@@ -456,10 +456,8 @@ class FaultSearch:
     def _is_singular(self, trace: OpTrace) -> bool:
         """Return whether an op is a function with a singular point. A division by a
         constant has none."""
-        op = trace.path.op
-        scales = op.name == "stablehlo.divide" and self._flow.is_constant(
-            op.operands[1]
-        )
+        op, is_constant = trace.path.op, self._flow.is_constant
+        scales = op.name == "stablehlo.divide" and is_constant(op.operands[1])
         return is_function(trace) and not scales
 
     def _rounds_whole_before(
@@ -570,8 +568,9 @@ class FaultSearch:
             return
         passed = map(self._flow.trace, self._passed(suspect.trace.path.op.results[0]))
         offsets = [t for t in passed if t is not None and has_offset(t, t.worst)]
-        if offsets and buries(offsets[-1], offsets[-1].worst) > OF_OFFSET:
-            yield Suspect(offsets[-1], "makes", suspect.results, suspect.trace)
+        first = offsets[-1] if offsets else suspect.trace
+        if first is not suspect.trace and buries(first, first.worst) > OF_OFFSET:
+            yield Suspect(first, "makes", suspect.results, suspect.trace)
 
     def _infinite(self, suspect: Suspect) -> Iterator[Suspect]:
         """Yield the op that overflows, if `suspect` makes zeros by dividing by Inf."""
@@ -603,7 +602,7 @@ class FaultSearch:
         maker = flushed(self._flow, shown, evidence)
         maker = maker or next(self._absorbed(shown), shown)
         if not evidence.result.nonfinite_reference:
-            # A sum is zero only if its addends cancel: it made no zeros by rounding.
+            # A sum is zero only if its addends cancel, so rounding it makes no zeros.
             behind = self._flow.behind_step(maker, maker.worst)
             start = next(behind, maker) if maker.path.op.name in ADDS else maker
             source = self._flow.chain(start, start.worst)[-1][0]
