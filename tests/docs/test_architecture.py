@@ -58,7 +58,6 @@ def entered() -> list[list[str]]:
     return [call.split(" ", 1) for call in json.loads(done.stdout)]
 
 
-@pytest.mark.slow
 def test_all_files_of_a_first_call_are_told():
     told = ROW.findall(PAGE.read_text())
     files = {file for file, _ in entered()}
