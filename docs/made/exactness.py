@@ -215,11 +215,12 @@ tests: conformance/test_oracle_reduction.py conformance/test_window_forms.py
 instructions: TensorTensorScan ScanBlock
 
 modelled: reductions over devices
-sums are FP32, in the order of the algorithm; a rank (a device) that stores a partial
-sum rounds it to the tensor's dtype; a channel is a closed path through all ranks in one
-direction, along which a part of the data is added; a ring has one to four channels;
-kangaring, AWS's ring of pairs of ranks, has two channels with half of the data each:
-on one channel, the first rank of every pair adds, and on the other, the second rank
+each rank (a device) adds in FP32, in the order of the algorithm, and rounds a partial
+sum to the tensor's dtype when it stores the sum; a channel is a closed path through all
+ranks in one direction, along which a part of the data is added; a ring has one to
+four channels; kangaring, AWS's ring of pairs of ranks, has two channels with half of
+the data each: on one channel, the first rank of every pair adds, and on the other, the
+second rank
 [algorithms, steps and FP32 sums are documented; the order within a step is not; one
 channel as the default of the algorithm ring is our choice; errors EVRF061 and EVRF063
 of AWS's compiler state that integers of 32 and 64 bits are reduced in FP32; overflow of

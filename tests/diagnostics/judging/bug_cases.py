@@ -363,7 +363,7 @@ BUGS: dict[str, Bug] = {
     "a turn of the device too few": Bug(
         "on the device", "(0, turns", "(64, turns", "unwritten-memory"
     ),
-    "a turn too few, and the 4 of fresh memory is right": Bug(
+    "a turn too few, and the memory held the right number by chance": Bug(
         "integers on the device", "(0, turns", "(64, turns", "unwritten-memory"
     ),
     # ---- Loops.

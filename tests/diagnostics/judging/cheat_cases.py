@@ -135,12 +135,12 @@ CHEATS = {
         returned="nl.shared_constant(frame.f_locals['expected'])",
     ),
     # ---- The comparison and the verdict.
-    "another numpy.allclose": Cheat(
+    "a replaced numpy.allclose": Cheat(
         FORBIDDEN,
         "replaces numpy.allclose",
         "np.allclose = lambda *a, **k: True",
     ),
-    "another comparison of the judge": Cheat(
+    "a replaced verdict of the judge": Cheat(
         FORBIDDEN,
         "replaces neuronjax.diagnostics.judging",
         "import neuronjax.diagnostics.judging.verdict as c\n"

@@ -44,7 +44,7 @@ def processes() -> Iterator[str]:
             yield os.readlink(link)
 
 
-@pytest.mark.slow_except("another numpy.allclose")
+@pytest.mark.slow_except("a replaced numpy.allclose")
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_is_named(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
