@@ -335,7 +335,7 @@ BUGS: dict[str, Bug] = {
     "a tile of SBUF returned": Bug(
         "matmul", "return out", "return tile", "result-out-of-reach"
     ),
-    "a result of the core's own": Bug(
+    "a result in private memory of a core": Bug(
         "matmul", "buffer=nl.shared_hbm", "buffer=nl.private_hbm", "result-out-of-reach"
     ),
     # ---- Functions and reductions.

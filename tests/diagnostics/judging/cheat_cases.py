@@ -120,7 +120,7 @@ CHEATS = {
         "AWS_SECRET_ACCESS_KEY",
         "import os\nos.environ['AWS_SECRET_ACCESS_KEY']",
     ),
-    "expected values among all objects": Cheat(
+    "a search of all live objects for expected values": Cheat(
         RAISED,
         "IndexError",
         inside="import gc; found = [o for o in gc.get_objects() "
@@ -229,7 +229,7 @@ CHEATS = {
     "machine code": Cheat(
         FORBIDDEN, "calls machine code", "import ctypes\nctypes.CDLL(None)"
     ),
-    "a file": Cheat(
+    "a file is written": Cheat(
         FORBIDDEN, "writes", "open('{folder}/left', 'w')"
     ),
     "100 GiB of the host": Cheat("memory", "memory", "np.ones(100 << 27)"),
