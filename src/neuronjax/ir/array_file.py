@@ -66,8 +66,8 @@ def read_npz(source: Path | bytes, remedy: str = _REMEDY) -> dict[str, np.ndarra
 
 
 def regular(path: Path) -> Path:
-    """Return `path`. Raise `OSError` if it names no regular file, because a device or a
-    pipe may be endless."""
+    """Return `path`. Raise `OSError` if `path` does not name a regular file, because a
+    device or a pipe may be endless."""
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -82,9 +82,9 @@ def wrong_results(
     pairs = zip(results, coarsest, strict=True)
     shares = [share_of(x, unit, excused(unit)) for x, unit in pairs]
     states = StateSteps(main.arguments, arguments, increments, hands_on)
-    # If a result of zeros has other numbers on perturbed data, a choice between nearly
-    # equal numbers has changed, such as which head is the best. The changed choice
-    # excuses the errors that the same data explain.
+    # A result may be all zeros in the reference, and not on perturbed data. Then a
+    # choice between nearly equal numbers has changed, such as which head is the best,
+    # and errors that the perturbed data explain are no faults.
     flips = any(math.isinf(share.data_error) for share in shares)
     for n, value in enumerate(main.results):
         if value in main.arguments:
