@@ -163,6 +163,8 @@ def test_every_row_of_the_benchmark_is_found():
     assert len(casts) == 13
     targets = {name: r.target for name, r in harness.ROWS.items() if r.target}
     assert targets == {
+        "compare/gpt_10m": 5.0,
+        "compare/unet": 20.0,
         "gpt_step/bf16": 1.6,
         "gpt_step/bf16_host": 1.2,
         "gpt_step/bf16_tables": 1.0,

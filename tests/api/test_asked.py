@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import warnings
 
 import jax
@@ -257,3 +258,24 @@ def test_a_plain_function_has_no_setting():
     assert own_setting(layer) == {}
     asked = Asked.of(layer)
     assert (asked.target.name, asked.policy) == ("trn2", nj.Policy.resolve(None))
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_the_garbage_collector_waits_for_a_comparison(was_on):
+    """Also if the comparison ends in an error; afterwards it is as it was before."""
+    seen = []
+
+    def function(x):
+        seen.append(gc.isenabled())
+        return nj.cast(x, "no format") if x.ndim == 1 else x + 1
+
+    before = gc.isenabled()
+    (gc.enable if was_on else gc.disable)()
+    try:
+        nj.compare(function, policy="bf16")(X)
+        with pytest.raises(InvalidProgramError):
+            nj.compare(function, policy="bf16")(X[0])
+        assert gc.isenabled() == was_on
+    finally:
+        (gc.enable if before else gc.disable)()
+    assert set(seen) == {False}

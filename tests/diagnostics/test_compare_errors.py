@@ -6,8 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from neuronjax.diagnostics.distances import BLOCK_ELEMENTS, PART_ELEMENTS, same_bits
+from neuronjax.diagnostics.distances import BLOCK_ELEMENTS, same_bits
 from neuronjax.diagnostics.op_errors import Errors, errors_of
+from neuronjax.numerics.host_kernels import choice
 
 
 def of(actual, reference, dtype=np.float32, reference_dtype=None):
@@ -100,8 +101,10 @@ def test_same_bits_tells_zeros_and_dtypes_apart():
     assert not same_bits(plus, plus.astype(np.float64))
 
 
-def test_parts_on_several_threads_are_one_array():
-    r = np.random.default_rng(3).normal(size=2 * PART_ELEMENTS + 5)
+@pytest.mark.parametrize("kernels", [True, False])
+def test_the_errors_of_parts_add_up(kernels, monkeypatch):
+    monkeypatch.setattr(choice, "enabled", kernels)
+    r = np.random.default_rng(3).normal(size=2 * BLOCK_ELEMENTS + 5)
     a = (r * 1.001).astype(np.float32)
     whole = errors_of(a, r)
     halves = errors_of(a[:777], r[:777]) + errors_of(a[777:], r[777:])

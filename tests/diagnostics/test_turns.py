@@ -117,13 +117,13 @@ def shifting(w, x):
 
 
 def test_a_large_array_is_measured_once_in_all_turns(monkeypatch):
-    measured, in_parts = [], distances.in_parts
+    measured, found = [], distances.distances
 
-    def counted(function, *arrays):
-        measured.append(arrays[0].size)
-        return in_parts(function, *arrays)
+    def counted(actual, *others):
+        measured.append(actual.size)
+        return found(actual, *others)
 
-    monkeypatch.setattr(distances, "in_parts", counted)
+    monkeypatch.setattr(distances, "distances", counted)
     monkeypatch.setattr(distances, "BLOCK_ELEMENTS", 1 << 10)
     turns = [said(shifting), measured.count(1600 * 8)]
     monkeypatch.setattr(distances, "_includes", lambda *_: False)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from neuronjax.execution import inputs_outputs
-from neuronjax.execution.arithmetic import computed
+from neuronjax.execution.arithmetic import _has_below, computed
 from neuronjax.execution.engines import Registers, execute
 from neuronjax.ir.instruction import Buffer, View
 from neuronjax.ir.instruction_set import (
@@ -23,6 +23,7 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.ir.program import TensorType
+from neuronjax.numerics.host_kernels import choice
 
 FLOAT32, BFLOAT16 = np.dtype("float32"), np.dtype(ml_dtypes.bfloat16)
 FLOAT8, BOOL = np.dtype(ml_dtypes.float8_e4m3), np.dtype(bool)
@@ -170,6 +171,18 @@ def test_a_program_of_exact_instructions_has_the_bits_of_the_engines(steps, seed
         assert_bits(*made, reads[0])
         ours[result].append(made[0])
         theirs[result].append(made[1])
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("least", [0.0, -(2.0**-149), 2.0**-127, 2.0**-126])
+def test_one_subnormal_at_any_place_is_found(kernels, least, monkeypatch):
+    monkeypatch.setattr(choice, "enabled", kernels)
+    x = np.array([1, -3e38, np.inf, -0.0, np.nan] * 7, np.float32)
+    for place in range(x.size):
+        y = x.copy()
+        y[place] = least
+        assert _has_below(y, 0x00800000) == (0 < abs(least) < 2.0**-126)
+        assert _has_below(y, 0x00800001) == (least != 0)
 
 
 @pytest.mark.parametrize("op", ["multiply", "divide"])

@@ -11,7 +11,7 @@ import neuronjax as nj
 from neuronjax.diagnostics.compilations import Compilations
 from neuronjax.execution import interpreter
 from neuronjax.execution.interpreter import forget_kernels
-from neuronjax.execution.stepper import MOST_BY_NUMPY, Stepper
+from neuronjax.execution.stepper import Stepper
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.instruction import (
     Block,
@@ -103,9 +103,3 @@ def test_what_is_exact_is_not_compiled(stepper):
             i, x = step(shape, op=op)
             stepper.execute(i, x, KEY)
     assert (Compilations.so_far() - before).programs == 0
-
-
-def test_a_large_array_has_a_program_of_its_own(stepper):
-    i, x = step((MOST_BY_NUMPY + 1,), op="add")
-    [found] = stepper.execute(i, x, KEY)
-    np.testing.assert_array_equal(found, x[0] + x[1])

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from neuronjax.execution import stages
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.transformations import plain_arrays
 from neuronjax.hardware import Target, resolve_target
+from neuronjax.ir.collection import no_collection
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import active_policy
@@ -108,9 +109,12 @@ class Asked:
         """The state of delayed scaling that the function was given, or None."""
         return self.step.amax_history if isinstance(self.step, Emulated) else None
 
-    def watching(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context that shows the progress of long work on the terminal."""
-        return stages.watching(f"{self.name} on {self.target.name}")
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Show the progress of long work on the terminal. Python's garbage collector
+        waits for its end; arrays are in no cycles."""
+        with no_collection(), stages.watching(f"{self.name} on {self.target.name}"):
+            yield
 
     def captured(
         self, *args: Any, _alone: bool = False, **kwargs: Any

@@ -350,7 +350,9 @@ def result_errors(path: str, result: Seen) -> dict[str, Any]:
     if not found.size:
         return {"path": path, **dict.fromkeys(FIGURES, 0.0)}
     with np.errstate(invalid="ignore", over="ignore"):
-        errors = np.where(alike(found, wanted), 0.0, np.abs(found - wanted))
+        errors = np.asarray(np.abs(found - wanted))
+        if not np.isfinite(errors).all():
+            errors[alike(found, wanted)] = 0.0  # of Inf and NaN
         errors /= np.sqrt(np.mean(np.square(wanted))) or 1.0
         return {"path": path, **{n: float(of(errors)) for n, of in FIGURES.items()}}
 

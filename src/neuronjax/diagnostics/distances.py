@@ -1,37 +1,29 @@
 """Distances of numbers from their reference: sums, counts and maxima.
 
-Compiled code compares finite FP32 numbers in one pass, many times as fast as NumPy.
-NumPy compares other arrays, in blocks that fit a cache. Several threads share the work
-on a large array.
+Compiled code compares finite FP32 and FP64 numbers in one pass, many times as fast as
+NumPy, which compares other arrays in blocks that fit a cache.
 """
 
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import ctypes
 import functools
 import math
-import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from enum import IntEnum, auto
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
 from neuronjax.diagnostics.differences import alike
 from neuronjax.numerics.host_kernels import choice
-from neuronjax.numerics.host_kernels.figures import MAXIMA, Distance, Told
+from neuronjax.numerics.host_kernels.figures import ASKED_BY, MAXIMA, Distance, Told
 
 # Elements per block: too few for a BLAS to start threads for a dot product.
 BLOCK_ELEMENTS = 1 << 13
-#: Elements per task of a thread, and the largest number of threads.
-PART_ELEMENTS = 1 << 17
-MAX_THREADS = 8
-_Part = TypeVar("_Part")
 _EXPONENT_FIELD = np.uint64(0x7FF0 << 48)
 
 
@@ -52,7 +44,9 @@ class Broken(IntEnum):
 
 Figures = Mapping[Distance | Broken, float]
 _NOTHING: Figures = dict.fromkeys((*Distance, *Broken), 0.0)
-_TOLD, _FOUND = tuple(Told), tuple(Distance)
+_ALWAYS = frozenset(Distance).difference(*ASKED_BY.values())
+_TYPES = {"fd", "ff", "dd"}
+_Numbers = ctypes.c_double * len(Distance)  # settings or results of the kernel
 
 
 def figures(
@@ -67,18 +61,15 @@ def figures(
             is not computed. If `PRECISION` is missing, a ULP is 1, as for integers.
     """
 
-    def part(a: np.ndarray, r: np.ndarray) -> Figures:
-        found = distances(a, r, setting)
-        if found is not None:
-            return {**_NOTHING, **found, Broken.KNOWN2: found[Distance.REFERENCE2]}
-        with np.errstate(all="ignore"):
-            return _total(_of_block(x, y, setting) for x, y in blocks_of(a, r))
-
     def measured_now() -> Figures:
         # The order of elements does not matter, so they are read as they are in memory.
         order = sorted(range(actual.ndim), key=lambda n: -actual.strides[n])
-        parts = in_parts(part, actual.transpose(order), reference.transpose(order))
-        return parts[0] if len(parts) == 1 else _total(parts)
+        a, r = (x.transpose(order).reshape(-1) for x in (actual, reference))
+        with np.errstate(all="ignore"):
+            found = distances(a, r, setting)
+            if found is not None:
+                return {**found, Broken.KNOWN2: found[Distance.REFERENCE2]}
+            return _total(_of_block(x, y, setting) for x, y in blocks_of(a, r))
 
     known = _KNOWN.get()
     if known is None or actual.size <= BLOCK_ELEMENTS:
@@ -132,40 +123,37 @@ def _total(parts: Iterable[Figures]) -> Figures:
 
 def distances(
     actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
-) -> Mapping[Distance, float] | None:
+) -> Figures | None:
     """Return the distances of flat arrays by compiled code; None if compiled code
     cannot be used, or if a sum of squares is not finite.
 
     A parameter that is missing in `setting` is 0."""
-    if actual.dtype != np.float32 or reference.dtype.kind != "f":
+    is_short = actual.dtype.itemsize < 4 and actual.dtype.kind not in "iub"
+    ours = actual.astype(np.float32) if is_short else actual
+    types = ours.dtype.char + reference.dtype.char
+    if types not in _TYPES or not choice.usable():
         return None
-    if not choice.usable():
-        return None
-    call, lanes = _kernel()
-    ours = np.ascontiguousarray(actual)
-    theirs = np.ascontiguousarray(reference, dtype=np.float64)
-    told = np.array([setting.get(name, 0.0) for name in _TOLD])
-    lists = np.empty((len(_FOUND), lanes))
-    call(*(x.ctypes.data for x in (ours, theirs, told, lists)), ours.size)
-    with np.errstate(invalid="ignore"):  # Inf - Inf is NaN, checked below
-        totals = lists.sum(axis=1).tolist()
+    told, wanted, asked = _asked(tuple(setting.items()))
+    measure, found = choice.on_arrays("distance_kernel", asked, types), _Numbers()
+    measure(*map(np.ascontiguousarray, (ours, reference)), told, found)
+    totals = dict(zip(wanted, found, strict=False))
     if not math.isfinite(totals[Distance.ERROR2] + totals[Distance.REFERENCE2]):
         return None
-    for figure in MAXIMA:
-        totals[figure] = float(lists[figure].max())
-    return dict(zip(_FOUND, totals, strict=True))
+    if is_short and Distance.DIFFERENT in totals:  # the kernel rounds to FP32
+        totals[Distance.DIFFERENT] = _count(_different(actual, reference))
+    return {**_NOTHING, **totals}
 
 
-@functools.cache
-def _kernel() -> tuple[Callable[..., None], int]:
-    from neuronjax.numerics.host_kernels import compiled, distance_kernel  # slow import
-
-    lanes = compiled.lanes() // 2
-    where = compiled.address(
-        distance_kernel.NAME, lambda module: distance_kernel.write(module, lanes)
-    )
-    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64)
-    return kind(where), lanes
+@functools.lru_cache(maxsize=1024)
+def _asked(
+    setting: tuple[tuple[Told, float], ...],
+) -> tuple[Any, Sequence[Distance], int]:
+    """Return the settings as an array, the figures that they ask for, and the latter as
+    bits of a number."""
+    told = dict(setting)
+    asked = _ALWAYS.union(*(ASKED_BY.get(name, ()) for name in told))
+    numbers = _Numbers(*(told.get(name, 0.0) for name in Told))
+    return numbers, sorted(asked), sum(1 << figure for figure in asked)
 
 
 # -- by NumPy --------------------------------------------------------------------------
@@ -190,8 +178,7 @@ def _of_block(
     if Told.STEP in setting:
         found[Distance.ACTUAL2] = float(np.dot(a, a))
         found[Distance.PRODUCT] = float(np.dot(a, r))
-        figure, differs = _different(actual, reference)
-        found[figure] = _count(differs)
+        found[Distance.DIFFERENT] = _count(_different(actual, reference))
         steps = far / _spacing(a, r, setting) if Told.PRECISION in setting else far
         found[Distance.ULP] = float(steps.sum())
         found[Distance.ULP_MOST] = float(steps.max(initial=0.0))
@@ -220,17 +207,14 @@ def _finite(
     return tuple(np.where(where, x, 0.0) for where, x in pairs)
 
 
-def _different(
-    actual: np.ndarray, reference: np.ndarray
-) -> tuple[Distance, np.ndarray]:
-    """Return the `Distance` that counts differing elements, and the mask of these."""
+def _different(actual: np.ndarray, reference: np.ndarray) -> np.ndarray:
     if actual.dtype == reference.dtype:
-        figure, differs = Distance.DIFFERENT_BITS, _bits(actual) != _bits(reference)
+        differs = _bits(actual) != _bits(reference)
     else:
-        figure, differs = Distance.DIFFERENT, actual != reference.astype(actual.dtype)
+        differs = actual != reference.astype(actual.dtype)
     if actual.dtype.kind in "iub":
-        return figure, differs
-    return figure, differs & ~(np.isnan(actual) & np.isnan(reference))
+        return differs
+    return differs & ~(np.isnan(actual) & np.isnan(reference))
 
 
 def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.ndarray:
@@ -280,23 +264,6 @@ def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
     if actual.dtype != reference.dtype:
         return False
     return bool(np.array_equal(_bits(actual), _bits(reference)))
-
-
-def in_parts(function: Callable[..., _Part], *arrays: np.ndarray) -> Sequence[_Part]:
-    """Return the results of `function` on parts of the flattened arrays, in order."""
-    flat = [np.asarray(x).reshape(-1) for x in arrays]
-    if flat[0].size <= PART_ELEMENTS:
-        return [function(*flat)]
-    starts = range(0, flat[0].size, PART_ELEMENTS)
-    parts = [[x[n : n + PART_ELEMENTS] for x in flat] for n in starts]
-    # A thread lacks the caller's context, which has NumPy's error state.
-    contexts = [contextvars.copy_context() for _ in parts]
-    return [*_threads().map(lambda c, x: c.run(function, *x), contexts, parts)]
-
-
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1))
 
 
 def blocks_of(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:

@@ -19,7 +19,7 @@ import numpy as np
 from neuronjax.diagnostics.distances import Figures, figures, same_bits
 from neuronjax.diagnostics.faults.shares import Seen, settings_of
 from neuronjax.diagnostics.op_errors import Errors, errors_in, errors_of, steps_of
-from neuronjax.diagnostics.parallel_runs import Executor, Lane, Side, Span
+from neuronjax.diagnostics.parallel_runs import Executor, Fed, Lane, Side, Span
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.reference_substitution import Substituted, declared
 from neuronjax.diagnostics.turns import Memory
@@ -160,7 +160,7 @@ class LaneErrors:
         if own.is_finite and own.sum_reference2 < largest**2:
             return own.without_error()
         lanes = self.isolated, self.rounded or self.reference
-        pair = (x and x.arrays[views[x.side][value].buffer.number] for x in lanes)
+        pair = (x and x.array(views[x.side][value].buffer.number) for x in lanes)
         return errors_of(*map(np.asarray, pair))
 
     def _compared(self, value: Value, views: Views, lanes: Lanes) -> Compared:
@@ -197,15 +197,12 @@ class LaneErrors:
         number = views[self.reference.side][value].buffer.number
         reference = self.reference.arrays[number]
 
-        def fed() -> tuple[Any, Any]:
-            given = executor.leave(reference, dtype)
-            return given, executor.enter(given)
-
-        given, entered = self.memory.once(("fed", dtype), [reference], fed)
+        make = functools.partial(Fed, executor, reference, dtype)
+        fed = self.memory.once(("fed", dtype), [reference], make)
         at = views[self.actual.side][value].buffer.number
-        self.isolated.arrays[at] = given
+        self.isolated.arrays[at] = fed
         if self.rounded is not None:
-            self.rounded.arrays[number] = entered
+            self.rounded.arrays[number] = fed
 
     def _errors(
         self, left: Lane, right: Lane, views: Views, value: Value, is_seen: bool
@@ -213,8 +210,8 @@ class LaneErrors:
         """Return the errors of `value` in `left` against `right`. If bits are equal,
         `left` may get the array of `right`. If `is_seen`, put distances in `asked`."""
         at, executor = views[left.side][value].buffer.number, left.side.executor
-        ours = left.arrays[at]
-        theirs = right.arrays[views[right.side][value].buffer.number]
+        ours = left.array(at)
+        theirs = right.array(views[right.side][value].buffer.number)
         if ours is theirs:
             return Errors(elements=_size(value))
         about = executor, value.type.dtype, is_seen

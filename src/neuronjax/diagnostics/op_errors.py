@@ -117,12 +117,10 @@ def errors_of(actual: np.ndarray, reference: np.ndarray) -> Errors:
 
 def errors_in(found: Figures, actual: np.ndarray, reference: np.ndarray) -> Errors:
     """Return the errors from `found`, the result of `figures(..., steps_of(dtype))`."""
-    has_bits = actual.dtype == reference.dtype
-    different = Distance.DIFFERENT_BITS if has_bits else Distance.DIFFERENT
     changed = int(found[Broken.CHANGED])
     return Errors(
         elements=actual.size,
-        differing=int(found[different]),
+        differing=int(found[Distance.DIFFERENT]),
         nonfinite=int(found[Broken.ACTUAL]),
         nonfinite_reference=int(found[Broken.REFERENCE]),
         nonfinite_changed=changed,
@@ -135,6 +133,7 @@ def errors_in(found: Figures, actual: np.ndarray, reference: np.ndarray) -> Erro
     )
 
 
+@functools.cache
 @functools.cache
 def steps_of(dtype: Any) -> Mapping[Told, float]:
     """Return the parameters with which `figures` counts ULPs of `dtype`."""

@@ -279,19 +279,28 @@ class ParallelWalk(OpWalk):
             if moves is not None:
                 given = [moves(y, i, x) for y, x in zip(row, given, strict=True)]
             if side.joins(i):
-                made = self._once(side, i, given, keys[side])
+                arrays, run = [x for own in given for x in own], side.executor.exchange
+                made = self._once(run, i, given, arrays, side, keys[side])
             else:
-                pairs = zip(row, given, strict=True)
-                made = [self._once(side, i, x, self.own_key(y, keys)) for y, x in pairs]
+                run = side.executor.execute
+                made = [
+                    self._once(run, i, own, own, side, self.own_key(lane, keys))
+                    for lane, own in zip(row, given, strict=True)
+                ]
             for lane, results in zip(row, made, strict=True):
                 lane.take(results, i.results)
 
-    def _once(self, side: Side, i: Instruction, operands: Any, key: RoundingKey) -> Any:
-        executor, joins = side.executor, side.joins(i)
+    def _once(
+        self,
+        run: Callable[..., Any],
+        i: Instruction,
+        operands: Any,
+        arrays: Sequence[Any],
+        side: Side,
+        key: RoundingKey,
+    ) -> Any:
         called = self.position.iterations if isinstance(i, HostCall) else ()
-        what = (executor.identity(i, key, self.position), called)
-        arrays = [x for own in operands for x in own] if joins else operands
-        run = executor.exchange if joins else executor.execute
+        what = (side.executor.identity(i, key, self.position), called)
         make = functools.partial(run, i, operands, key, self.position)
         return self._memory.once(what, arrays, make)
 

@@ -130,12 +130,30 @@ def _read(instructions: Iterable[Instruction]) -> Iterable[int]:
 
 
 @dataclass(eq=False)
+class Fed:
+    """An array of a reference with wider floats, rounded to its declared `dtype` when
+    an op reads it: `given` to a run of the program, `entered` to the reference."""
+
+    executor: Executor
+    array: Any
+    dtype: Any
+
+    @functools.cached_property
+    def given(self) -> Any:
+        return self.executor.leave(self.array, self.dtype)
+
+    @functools.cached_property
+    def entered(self) -> Any:
+        return self.executor.enter(self.given)
+
+
+@dataclass(eq=False)
 class Lane:
     """A run of a lowered program, `side`, on one device.
 
     Attributes:
         name: the purpose of the run.
-        arrays: arrays by number of the buffer.
+        arrays: arrays, or `Fed`, by number of the buffer.
         device: number of the device in the mesh; 0 outside of a mesh.
     """
 
@@ -148,12 +166,23 @@ class Lane:
         for buffer, array in zip(buffers, arguments, strict=True):
             self.arrays[buffer.number] = array
 
+    def array(self, number: int) -> Any:
+        """Return the array of a buffer."""
+        held = self.arrays[number]
+        if not isinstance(held, Fed):
+            return held
+        return held.entered if self.side.executor.is_wide else held.given
+
     def read(self, views: Sequence[Any]) -> list[Any]:
+        return [self.array(view.buffer.number) for view in views]
+
+    def held(self, views: Sequence[Any]) -> list[Any]:
+        """Return what `arrays` has for `views`, to be held under other numbers."""
         return [self.arrays[view.buffer.number] for view in views]
 
     def leave(self, block: Block) -> list[Any]:
-        """Return the results of a block and free them."""
-        results = self.read(block.results)
+        """Return what is held for the results of a block, and free it."""
+        results = self.held(block.results)
         for number in self.side.results(block):
             self.arrays.pop(number, None)
         return results

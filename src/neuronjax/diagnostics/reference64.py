@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,8 @@ def is_float(dtype: Any) -> bool:
 
 def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Return `x` as `dtype`; elements that a broadcast repeats are converted once."""
-    return np.broadcast_to(unrepeated(x).astype(dtype), x.shape)
+    new = unrepeated(x).astype(dtype)
+    return new if new.shape == x.shape else np.broadcast_to(new, x.shape)
 
 
 class Reference64:
@@ -69,6 +70,8 @@ class Reference64:
     def __init__(self, program: InstructionProgram, *, rounds: bool = False) -> None:
         self._emulator = Emulator(program)
         self._rounds = rounds
+        # Facts by the identity of an instruction, which is kept alive.
+        self._known: dict[int, _Executed] = {}
         self.kept_in_float32: set[str] = set()
         self.first_key = self._emulator.first_key
         self.stochastic = False
@@ -76,9 +79,19 @@ class Reference64:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the key of `Emulator.identity`, marked "float64" if `i` has floats."""
-        identity = self._emulator.identity(i, key, position)
-        return ("float64", identity) if _has_floats(i.signed) else identity
+        """Return the key of `Emulator.identity` if `i` has no floats. Otherwise an
+        instruction computes what no other does."""
+        if self._how(i).has_floats:
+            return "float64", id(i), key.path
+        return self._emulator.identity(i, key, position)
+
+    def _how(self, i: Instruction) -> _Executed:
+        if id(i) not in self._known:
+            has_floats = any(is_float(v.type.dtype) for v in (*i.operands, *i.results))
+            self._known[id(i)] = _Executed(
+                i, has_floats, _rule(i) if has_floats else None
+            )
+        return self._known[id(i)]
 
     def execute(
         self,
@@ -87,7 +100,7 @@ class Reference64:
         key: RoundingKey,
         position: Position,
     ) -> Sequence[Any]:
-        rule = _rule(i) if _has_floats(i.signed) else None
+        rule = self._how(i).rule
         if rule is None:
             results = self._emulator.execute(i, self._left(i, operands), key, position)
             return [self.enter(x) for x in results]
@@ -106,7 +119,7 @@ class Reference64:
         """Return the results of `i` on every device, floats as float64.
 
         The emulator executes kernels, and collectives without floats."""
-        if not _has_floats(i.signed) or not isinstance(i, Collective):
+        if not self._how(i).has_floats or not isinstance(i, Collective):
             declared = [self._left(i, x) for x in operands]
             results = self._emulator.exchange(i, declared, key, position)
             return [[self.enter(x) for x in own] for own in results]
@@ -138,7 +151,7 @@ class Reference64:
 
     def _left(self, i: Instruction, operands: Sequence[Any]) -> list[Any]:
         """Return operands in declared dtypes; record that `i` runs in FP32."""
-        if _has_floats(i.signed):
+        if self._how(i).has_floats:
             self.kept_in_float32.add(i.name)
         pairs = zip(operands, i.operands, strict=True)
         return [self.leave(x, v.type.dtype) for x, v in pairs]
@@ -147,10 +160,10 @@ class Reference64:
 Rule = Callable[[Any, Arrays], Sequence[Any]]
 
 
-@functools.lru_cache(maxsize=8192)
-def _has_floats(signed: SignedInstruction) -> bool:
-    i = signed.instruction
-    return any(is_float(v.type.dtype) for v in (*i.operands, *i.results))
+class _Executed(NamedTuple):
+    instruction: Instruction
+    has_floats: bool
+    rule: Rule | None  # None if the emulator executes the instruction
 
 
 @functools.singledispatch

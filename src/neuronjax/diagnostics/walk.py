@@ -182,7 +182,7 @@ class OpWalk(abc.ABC):
         conditions = {s: i.condition for s, i in instructions.items()}
         bodies = {s: i.body for s, i in instructions.items()}
         keys = self._inner_keys(instructions, keys)
-        carries = {lane: lane.read(instructions[lane.side].operands) for lane in lanes}
+        carries = {lane: lane.held(instructions[lane.side].operands) for lane in lanes}
         outer, iteration, active = self.position.iterations, 0, list(lanes)
         trips: dict[Lane, int] = dict.fromkeys(lanes, 0)
 
@@ -232,7 +232,7 @@ class OpWalk(abc.ABC):
     def _call(self, op: Op, instructions: Controls, keys: Keys, lanes: Lanes) -> None:
         blocks = {s: s.program.functions[i.callee] for s, i in instructions.items()}
         for lane in lanes:
-            arguments = lane.read(instructions[lane.side].operands)
+            arguments = lane.held(instructions[lane.side].operands)
             lane.take(arguments, blocks[lane.side].arguments)
         outer, self.calls = self.calls, (*self.calls, op)
         self._region(blocks, self._inner_keys(instructions, keys), lanes)
@@ -281,7 +281,9 @@ class OpWalk(abc.ABC):
 
     def _gather(self, i: Spmd, lane: Lane, own: Lanes) -> None:
         """Join the results of the devices. Of equal copies, take the first."""
-        left = [device.leave(i.body) for device in own]
+        left = [device.read(i.body.results) for device in own]
+        for device in own:
+            device.leave(i.body)
         for n, (buffer, split) in enumerate(zip(i.results, i.joins, strict=True)):
             places = places_of(split, i.mesh)
             parts = {p: left[d][n] for d, p in reversed([*enumerate(places)])}

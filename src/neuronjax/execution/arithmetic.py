@@ -9,6 +9,7 @@ are in `movement`.
 
 from __future__ import annotations
 
+import ctypes
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.numerics.float_format import FORMATS
+from neuronjax.numerics.host_kernels import choice
 
 Arrays = Sequence[np.ndarray]
 Rule = Callable[[Arrays], Any]
@@ -90,6 +92,10 @@ def flushed(x: np.ndarray) -> np.ndarray:
 def _has_below(x: np.ndarray, code: int) -> bool:
     """Return whether any nonzero number has a magnitude whose code is below `code`."""
     codes = unrepeated(x).ravel(order="K").view(np.uint32)
+    if choice.usable():
+        least = ctypes.c_uint32()
+        choice.on_arrays("least_kernel")(codes, ctypes.byref(least))
+        return least.value < 2 * code - 1
     for start in range(0, codes.size, _PART):
         sizes = np.left_shift(codes[start : start + _PART], 1)
         np.subtract(sizes, np.uint32(1), out=sizes)  # a zero becomes the largest code

@@ -7,7 +7,6 @@ instruction and shape. So NumPy executes constants, movement and exact arithmeti
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,8 +28,6 @@ from neuronjax.numerics.random_bits import fold
 Arrays = Sequence[Any]
 #: A function that executes an instruction, given its operands and its key.
 Step = Callable[[Arrays, jax.Array], Arrays]
-#: For larger arrays NumPy's one thread takes longer than XLA needs to compile.
-MOST_BY_NUMPY = 1 << 20
 
 
 class Stepper:
@@ -67,13 +64,12 @@ class Stepper:
         return self._steps[id(i)][1](operands, key)
 
     def _step(self, i: Instruction) -> Step:
-        sizes = [math.prod(v.type.shape) for v in (*i.operands, *i.results)]
         rule: Rule | None = None
         if isinstance(i, Memset):
             rule = lambda x: i.value  # noqa: E731
         elif isinstance(i, DmaCopy | Im2col):
             rule = functools.partial(moved, i)
-        elif max(sizes, default=0) <= MOST_BY_NUMPY:
+        else:
             rule = computed(i)
         if rule is None:
             return functools.partial(self._executed, i)

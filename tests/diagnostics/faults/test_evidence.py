@@ -9,12 +9,13 @@ from hypothesis import given, strategies as st
 
 from neuronjax.api.compare import compare
 from neuronjax.capture.trace import capture
-from neuronjax.diagnostics.distances import PART_ELEMENTS
+from neuronjax.diagnostics.distances import BLOCK_ELEMENTS
 from neuronjax.diagnostics.faults.evidence import absorbed, cut_off, is_tie
 from neuronjax.diagnostics.faults.judgement import loses_elements
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.shares import Seen, repeated, share_of
 from neuronjax.diagnostics.faults.whole_numbers import outside, rounds_whole
+from neuronjax.numerics.host_kernels import choice
 
 FP16 = np.dtype("float16")
 FP32 = np.dtype("float32")
@@ -187,6 +188,16 @@ def test_perturbed_data_stay_what_they_are(values):
     assert np.array_equal(y == 0, x == 0) or not np.all(normal | (x == 0))
 
 
+def test_data_are_perturbed_without_the_kernel_by_the_same_bits(monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(7, 31)) * 2.0 ** rng.integers(-1070, 1000, (7, 31))
+    x[0, :4] = 0.0, -0.0, np.inf, np.nan
+    found = [perturbed(part, 2.0**-9, draw) for part in (x, x.T) for draw in (0, 3)]
+    monkeypatch.setattr(choice, "enabled", False)
+    again = [perturbed(part, 2.0**-9, draw) for part in (x, x.T) for draw in (0, 3)]
+    assert [a.tobytes() for a in found] == [a.tobytes() for a in again]
+
+
 def test_a_perturbation_has_no_preferred_sign():
     x = np.random.default_rng(0).normal(size=100_000)
     shifts = (perturbed(x, 1.0) - x) / x
@@ -301,8 +312,8 @@ def test_scatters_and_casts_that_wrap():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_inf_in_large_arrays_does_not_make_numpy_warn():
-    """Their figures are counted on several threads; 1e305 squared is Inf there."""
-    x = np.full((2, PART_ELEMENTS), 100.0, np.float32)
+    """NumPy counts their figures in blocks; 1e305 squared is Inf there."""
+    x = np.full((2, BLOCK_ELEMENTS), 100.0, np.float32)
     report = compare(lambda x: jnp.exp(7 * x) - jnp.exp(6.9 * x), policy="fp32")(x)
     assert report.verdict is not None
     assert report.verdict.wrong[0].how == "nonfinite"

@@ -11,7 +11,13 @@ from llvmlite import ir
 
 from neuronjax.execution.host_kernels import fold_kernel, patches, quantize, scaling
 from neuronjax.execution.host_kernels.fold_kernel import FoldKind
-from neuronjax.numerics.host_kernels import distance_kernel, nibbles, stochastic
+from neuronjax.numerics.host_kernels import (
+    distance_kernel,
+    least_kernel,
+    nibbles,
+    perturb_kernel,
+    stochastic,
+)
 from neuronjax.numerics.host_kernels.compiled import PROCESSORS, Processor
 from neuronjax.numerics.host_kernels.elements import ElementKind
 
@@ -30,7 +36,9 @@ FP8 = ("bfloat16", "float8_e4m3fn")
 KERNELS = {
     "nibbles": nibbles.write,
     "patches": patches.write,
-    "distances": distance_kernel.write,
+    "distances": functools.partial(distance_kernel.write, asked=2**14 - 1, types="fd"),
+    "least": least_kernel.write,
+    "perturbed": perturb_kernel.write,
     "quantize": functools.partial(
         quantize.write, kind=ElementKind("quantize", *FP8, rule="ocp_floor")
     ),
@@ -91,7 +99,7 @@ def test_loops_of_sums_are_vectors(name, machine):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_assembles(name, machine):
-    lanes = 2 if name == "distances" else 4
+    lanes = 2 if name in ("distances", "perturbed") else 4
     text = assembly(KERNELS[name], lanes, *MACHINES[machine])
     assert "fma" not in re.findall(r"\bbl\t(\S+)", text)  # no call of a library
 

@@ -62,6 +62,7 @@ class Flow:
         self._graph = graph
         self.takes_outside = recorder.takes_outside
         self._by_op = {path.op: trace for path, trace in recorder.traces.items()}
+        self._known: dict[Value, list[OpTrace]] = {}
 
     def trace(self, value: Value) -> OpTrace | None:
         """Return the execution record of the op that computes or moves a value; None if
@@ -78,11 +79,12 @@ class Flow:
         found = self._makers(value)
         return max(found, key=key or _error, default=None)
 
-    def _makers(self, value: Value) -> Iterator[OpTrace]:
-        for inner in self.behind(value, lambda v: not computes(self.trace(v))):
-            trace = self.trace(inner)
-            if trace is not None and computes(trace):
-                yield trace
+    def _makers(self, value: Value) -> list[OpTrace]:
+        if value not in self._known:
+            behind = self.behind(value, lambda v: not computes(self.trace(v)))
+            found = map(self.trace, behind)
+            self._known[value] = [t for t in found if t is not None and computes(t)]
+        return self._known[value]
 
     def behind(
         self,
@@ -324,8 +326,10 @@ class Flow:
         if unit <= SHORT:
             return None
         for trace, seen in chain:
+            if trace.path.op.name not in ADDS:
+                continue
             others = {v for v in seen.operands if self.maker(v) is not trace}
-            if trace.path.op.name not in ADDS or len(others) == len(seen.operands):
+            if len(others) == len(seen.operands):
                 continue
             for value in others:
                 share = seen.operands[value]

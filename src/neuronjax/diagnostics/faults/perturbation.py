@@ -19,9 +19,8 @@ from neuronjax.diagnostics.distances import blocks_of
 from neuronjax.diagnostics.tolerance.model import roundoff
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, FORMATS
-
-_FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9))
-_SHIFTS = (np.uint64(29), np.uint64(32), np.uint64(11))
+from neuronjax.numerics.host_kernels import choice
+from neuronjax.numerics.host_kernels.figures import FACTORS, SHIFTS
 
 
 @functools.cache
@@ -41,15 +40,19 @@ def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
     do not change if the format can also hold the halves between them."""
     if not unit or is_exact(x, 0.25 / unit):
         return x
-    seed = np.uint64(draw * int(_FACTORS[1]) % 2**64)
-    out = np.empty(x.shape)
+    seed, out = np.uint64(draw * FACTORS[1] % 2**64), np.empty(x.shape)
+    if choice.usable():
+        move = choice.on_arrays("perturb_kernel")
+        about = np.append(np.array([unit]).view(np.uint64), seed)
+        move(np.ascontiguousarray(x), out, about)
+        return out
     for part, moved in blocks_of(x.reshape(-1), out.reshape(-1)):
-        bits = np.abs(part).view(np.uint64) * _FACTORS[0]
+        bits = np.abs(part).view(np.uint64) * np.uint64(FACTORS[0])
         bits += seed
-        bits ^= bits >> _SHIFTS[0]
-        bits *= _FACTORS[1]
-        bits ^= bits >> _SHIFTS[1]
-        signed = (bits >> _SHIFTS[2]).astype(np.float64) * 2.0**-52 - 1
+        bits ^= bits >> np.uint64(SHIFTS[0])
+        bits *= np.uint64(FACTORS[1])
+        bits ^= bits >> np.uint64(SHIFTS[1])
+        signed = (bits >> np.uint64(SHIFTS[2])).astype(np.float64) * 2.0**-52 - 1
         np.multiply(part, 1 + unit * signed, out=moved)
     return out
 

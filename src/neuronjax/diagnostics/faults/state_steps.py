@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuronjax.diagnostics.distances import blocks_of, in_parts
+from neuronjax.diagnostics.distances import blocks_of
 from neuronjax.diagnostics.faults.judgement import OF_DATA
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.shares import (
@@ -123,6 +123,7 @@ class StateSteps:
     ) -> Iterator[tuple[int, float, float]]:
         """Yield (index of a state, norm of the state, norm of the step) for the states
         that `value` may update."""
+        after = norm(reference)
         for n, entry in enumerate(self._values):
             if entry.type.shape != value.type.shape:
                 continue
@@ -131,7 +132,9 @@ class StateSteps:
             if n not in self._norms:
                 self._norms[n] = norm(self._arguments[n])
             size = self._norms[n]
-            step = _distance(self._arguments[n], reference, NEAR * size)
+            step = math.inf
+            if abs(after - size) < NEAR * size:  # else the distance is larger too
+                step = _distance(self._arguments[n], reference, NEAR * size)
             if step < NEAR * size:
                 yield n, size, step
             elif self._increments(value, entry):
@@ -142,24 +145,20 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
     unit = unit_of(seen.dtype)
     given = (before, seen.reference, seen.actual, *seen.perturbed)
 
-    def sums(*parts: np.ndarray) -> np.ndarray:
-        total = np.zeros(len(given))
-        for state, after, actual, *others in blocks_of(*parts):
-            start, end, found = map(wide, (state, after, actual))
-            move = end - start
-            stays = (found == wide(start.astype(seen.dtype))) & (move != 0)
-            errors = [found - end, wide(end.astype(seen.dtype)) - end]
-            errors += [
-                wide(x) - perturbed(start, unit, draw) - move
-                for draw, x in enumerate(others)
-            ]
-            # A change by no more than a rounding of float64 is no step.
-            moves = np.abs(move) > NOISE * np.abs(start)
-            squares = (_square(x[moves]) for x in errors)
-            total += [np.count_nonzero(stays), *squares]
-        return total
-
-    unmoved, *squares = np.sum(in_parts(sums, *given), axis=0)
+    total = np.zeros(len(given))
+    for state, after, actual, *others in blocks_of(*map(np.ravel, given)):
+        start, end, found = map(wide, (state, after, actual))
+        move = end - start
+        stays = (found == wide(start.astype(seen.dtype))) & (move != 0)
+        errors = [found - end, wide(end.astype(seen.dtype)) - end]
+        errors += [
+            wide(x) - perturbed(start, unit, draw) - move
+            for draw, x in enumerate(others)
+        ]
+        # A change by no more than a rounding of float64 is no step.
+        moves = np.abs(move) > NOISE * np.abs(start)
+        total += [np.count_nonzero(stays), *(_square(x[moves]) for x in errors)]
+    unmoved, *squares = total
     if seen.actual.size > 1:  # a single element may be far off by chance
         apart = np.abs(wide(seen.actual) - wide(seen.reference))
         farthest = np.max(apart, where=np.isfinite(apart), initial=0.0)

@@ -9,6 +9,7 @@ error (`capture.host_calls`).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import importlib.util
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
@@ -88,6 +90,26 @@ def _has_kernels() -> bool:
     from neuronjax.numerics.host_kernels import compiled
 
     return compiled.lanes() > 0
+
+
+@functools.cache
+def on_arrays(kernel: str, *about: Any) -> Callable[..., None]:
+    """Return a kernel that takes contiguous arrays of NumPy, or of `ctypes`, the first
+    of NumPy. `kernel` is a module of this package, whose `write` gets `about`."""
+    package = __package__ or ""
+    compiled = importlib.import_module(f"{package}.compiled")  # slow to import
+    module = importlib.import_module(f"{package}.{kernel}")
+    lanes = compiled.lanes() // (2 if module.IS_WIDE else 1)
+    name = "_".join(["neuronjax", kernel, *map(str, about)])
+    where = compiled.address(name, lambda m: module.write(m, lanes, *about))
+    kinds = [ctypes.c_void_p] * module.ARRAYS
+    run = ctypes.CFUNCTYPE(None, *kinds, ctypes.c_int64)(where)
+
+    def call(*arrays: Any) -> None:
+        places = (x.ctypes.data if isinstance(x, np.ndarray) else x for x in arrays)
+        run(*places, arrays[0].size)
+
+    return call
 
 
 def by_kernel(

@@ -234,6 +234,27 @@ class Code(ir.IRBuilder):
             next_ += step(index, carried)
         return self._after
 
+    def fold_elements(
+        self,
+        count: Value,
+        lanes: int,
+        initial: Callable[[int], Sequence[Value]],
+        step: Callable[[Value, int, list[Value]], Sequence[Value]],
+    ) -> Iterator[tuple[Value, Value]]:
+        """Write a fold over `count` elements, by vectors, then one over the remaining
+        elements; yield pairs of a vector of values and one value. `step` maps an index,
+        the lanes (0 for one element) and the values so far to new values."""
+        whole = self.sdiv(count, int64(lanes))
+
+        def of(width: int, base: Value) -> Callable[[Value, list[Value]], Any]:
+            size = int64(width or 1)
+            return lambda n, x: step(self.add(base, self.mul(n, size)), width, x)
+
+        done = self.mul(whole, int64(lanes))
+        vectors = self.fold(whole, initial(lanes), of(lanes, int64(0)))
+        rest = self.fold(self.sub(count, done), initial(0), of(0, done))
+        yield from zip(vectors, rest, strict=True)
+
     @contextlib.contextmanager
     def _loop(self, start: Value, stop: Value, initial: Sequence[Value]) -> Iterator:
         before = self.block
@@ -267,6 +288,11 @@ class Code(ir.IRBuilder):
     def read(self, kind: Any, address: Value, align: int = 4) -> Value:
         return self.load(address, align=align, typ=kind)
 
+    def element(self, base: Value, index: Value, kind: Any, lanes: int) -> Value:
+        """Return the element at `index`, or with `lanes` a vector that begins there."""
+        size = 8 if kind in (I64, F64) else 4
+        return self.read(shaped(kind, lanes), self.at(base, index, size), size)
+
     def numbers(self, base: Value, count: int) -> list[Value]:
         """Return the `count` 64-bit integers stored at `base`, one after the other."""
         return [self.read(I64, self.at(base, n, 8), 8) for n in range(count)]
@@ -290,6 +316,10 @@ class Code(ir.IRBuilder):
         one = self.insert_element(ir.Constant(kind, ir.Undefined), x, I32(0))
         return self.shuffled(one, one, [0] * lanes)
 
+    def split(self, x: Value) -> list[Value]:
+        """Return the lanes of a vector."""
+        return [self.extract_element(x, I32(n)) for n in range(x.type.count)]
+
     def shuffled(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
         """Return the given lanes of a and b, where b's lanes are numbered after a's."""
         numbers = [int(n) for n in lanes]
@@ -304,6 +334,11 @@ class Code(ir.IRBuilder):
         if lanes:
             return ir.Constant(ir.VectorType(word, lanes), [bits] * lanes)
         return ir.Constant(word, bits)
+
+    def number(self, x: Value, value: float) -> ir.Constant:
+        """Return the constant `value`, with the type and the number of lanes of x."""
+        lanes = getattr(x.type, "count", 0)
+        return ir.Constant(x.type, [value] * lanes if lanes else value)
 
     def intrinsic(self, name: str, result: Any, *arguments: Value) -> Value:
         """Return the result of calling a function of LLVM or of the C library."""
@@ -321,6 +356,14 @@ class Code(ir.IRBuilder):
         lanes = a.type.count if isinstance(a.type, ir.VectorType) else 0
         name = f"llvm.fma.v{lanes}f32" if lanes else "llvm.fma.f32"
         return self.call(self.external(name, a.type, *[a.type] * 3), [a, b, c])
+
+
+def array_function(module: ir.Module, arrays: int) -> tuple[Code, Sequence[Value]]:
+    """Begin a function with the module's name, which Python calls; return its code and
+    its arguments: the addresses of `arrays` arrays, and the number of elements."""
+    kind = ir.FunctionType(VOID, (*[POINTER] * arrays, I64))
+    function = ir.Function(module, kind, module.name)
+    return Code.of(function), function.args
 
 
 # -- one element, or a vector of `lanes` elements --------------------------------------

@@ -1,133 +1,147 @@
-"""Distances of FP32 numbers from an FP64 reference, in one pass: sums and counts.
+"""Distances of numbers from a reference, in one pass: sums, maxima and counts.
 
-A vector accumulates each sum, and the caller adds up the lanes of the vector. An Inf or
-NaN makes sums Inf or NaN; the caller then compares the arrays in another way.
+An Inf or NaN makes sums Inf or NaN; the caller then compares the arrays in another way.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
 
 from llvmlite import ir
 
 from neuronjax.numerics.host_kernels.compiled import (
     F32,
     F64,
-    I32,
     I64,
-    POINTER,
-    VOID,
     Code,
     Value,
-    int64,
+    array_function,
     shaped,
 )
-from neuronjax.numerics.host_kernels.figures import MAXIMA, Distance, Told
+from neuronjax.numerics.host_kernels.figures import COUNTS, MAXIMA, Distance, Told
 
-NAME = "neuronjax_distances"
-
+ARRAYS, IS_WIDE = 4, True
 _EXPONENT = 0x7FF0 << 48
 #: The bits of a power of two plus those of its reciprocal, if both are normal.
 _RECIPROCAL = 2046 << 52
+_FLOATS = {"f": F32, "d": F64}
 
 
-def write(module: ir.Module, lanes: int) -> str:
-    """Return the module, as text. Its function takes four addresses, of the actual
-    numbers, the references, the settings (`Told`) and the results (`Distance`, with an
-    axis of lanes), and the number of elements."""
-    kind = ir.FunctionType(VOID, (POINTER, POINTER, POINTER, POINTER, I64))
-    function = ir.Function(module, kind, NAME)
-    actual, reference, settings, figures, count = function.args
-    c = Code.of(function)
+def write(module: ir.Module, lanes: int, asked: int, types: str) -> str:
+    """Return the module, as text. The arrays of its function are the actual numbers,
+    the references, the settings (`Told`) and the results. Bit n of `asked` says whether
+    `Distance` n is a result. `types` has NumPy's characters of the first two arrays:
+    "f" for FP32, "d" for FP64."""
+    wanted = [figure for figure in Distance if asked >> figure & 1]
+    c, (actual, reference, settings, figures, count) = array_function(module, ARRAYS)
+    pair = [(x, _FLOATS[t]) for x, t in zip((actual, reference), types, strict=True)]
     given = [c.read(F64, c.at(settings, s, 8), 8) for s in Told]
-    whole = c.sdiv(count, int64(lanes))
 
-    def step(width: int, base: Value) -> Any:
+    def step(index: Value, width: int, sums: list[Value]) -> list[Value]:
         known = [c.splat(x, width) if width else x for x in given]
+        a, r = (c.element(x, index, kind, width) for x, kind in pair)
+        numbers = _Numbers(c, a, r, known)
+        return [*map(numbers.added, wanted, sums)]
 
-        def added(n: Value, sums: list[Value]) -> list[Value]:
-            index = c.add(base, c.mul(n, int64(width or 1)))
-            a = c.read(shaped(F32, width), c.at(actual, index, 4))
-            r = c.read(shaped(F64, width), c.at(reference, index, 8), 8)
-            return _added(c, a, r, known, sums)
+    def nothing(width: int) -> list[Value]:
+        kinds = (I64 if figure in COUNTS else F64 for figure in wanted)
+        return [ir.Constant(shaped(kind, width), None) for kind in kinds]
 
-        return added
-
-    nothing = ir.Constant(shaped(F64, lanes), [0.0] * lanes)
-    sums = c.fold(whole, [nothing] * len(Distance), step(lanes, int64(0)))
-    done = c.mul(whole, int64(lanes))
-    none = [ir.Constant(F64, 0.0)] * len(Distance)
-    rest = c.fold(c.sub(count, done), none, step(0, done))
-    for figure, total, last in zip(Distance, sums, rest, strict=True):
-        first = c.extract_element(total, I32(0))
-        join = _larger if figure in MAXIMA else Code.fadd
-        total = c.insert_element(total, join(c, first, last), I32(0))
-        c.write(total, c.at(figures, figure * lanes, 8), 8)
+    totals = c.fold_elements(count, lanes, nothing, step)
+    for n, (figure, (total, last)) in enumerate(zip(wanted, totals, strict=True)):
+        whole = functools.reduce(
+            functools.partial(_joined, c, figure), [*c.split(total), last]
+        )
+        whole = c.uitofp(whole, F64) if figure in COUNTS else whole
+        c.write(whole, c.at(figures, n, 8), 8)
     c.ret_void()
     return str(module)
 
 
-def _added(
-    c: Code, a: Value, r: Value, known: list[Value], sums: list[Value]
-) -> list[Value]:
-    rounded = c.fptrunc(r, a.type)
-    bits = c.like(a, 0).type
-    actual = c.fpext(a, r.type)
-    error = c.fsub(actual, r)
-    size, far, ours = (_size(c, x) for x in (r, error, actual))
-    ulp = c.fmul(far, _steps(c, _larger(c, ours, size), known))
-    zero = ir.Constant(r.type, None)
-    is_zero = c.fcmp_ordered("==", actual, zero)
-    has_size = c.fcmp_ordered("!=", r, zero)
-    allowed = c.fmul(_larger(c, size, known[Told.FLOOR]), known[Told.LOST])
-    beyond = c.fcmp_ordered(">", size, known[Told.LARGEST])
-    more = {
-        Distance.ERROR2: c.fmul(error, error),
-        Distance.REFERENCE2: c.fmul(r, r),
-        Distance.ACTUAL2: c.fmul(actual, actual),
-        Distance.PRODUCT: c.fmul(actual, r),
-        Distance.ULP: ulp,
-        Distance.ULP_MOST: ulp,
-        Distance.SIZE_MOST: size,
-        Distance.DIFFERENT_BITS: c.icmp_signed(
-            "!=", c.bitcast(a, bits), c.bitcast(rounded, bits)
-        ),
-        Distance.DIFFERENT: c.fcmp_unordered("!=", a, rounded),
-        Distance.NOTHING: is_zero,
-        Distance.ZEROS: c.and_(is_zero, has_size),
-        Distance.BENEATH: c.and_(
-            c.fcmp_ordered("<", size, known[Told.SMALLEST]), has_size
-        ),
-        Distance.BEYOND: beyond,
-        Distance.CLIPPED: c.and_(
-            beyond, c.fcmp_ordered("==", ours, known[Told.LARGEST])
-        ),
-        Distance.LOST: c.fcmp_ordered(">", far, allowed),
-    }
-    found = []
-    for figure, total in zip(Distance, sums, strict=True):
-        x = more[figure]
-        if figure in MAXIMA:
-            found.append(_larger(c, total, x))
-        else:
-            is_count = x.type != r.type
-            found.append(c.fadd(total, c.uitofp(x, r.type) if is_count else x))
-    return found
+def _joined(c: Code, figure: Distance, a: Value, b: Value) -> Value:
+    join = _larger if figure in MAXIMA else Code.add if figure in COUNTS else Code.fadd
+    return join(c, a, b)
 
 
 def _larger(c: Code, a: Value, b: Value) -> Value:
     return c.select(c.fcmp_ordered(">", b, a), b, a)
 
 
-def _size(c: Code, x: Value) -> Value:
-    count = getattr(x.type, "count", 0)
-    name = f"llvm.fabs.v{count}f64" if count else "llvm.fabs.f64"
-    return c.call(c.external(name, x.type, x.type), [x])
+class _Numbers:
+    """Stored numbers and their references, or vectors of them.
+
+    Attributes:
+        c: the code of the kernel.
+        stored: the two as they are stored.
+        known: the settings, by `Told`.
+        a, r: the two in FP64.
+        ours, size: their magnitudes.
+        error, far: the difference of the two, and its magnitude.
+    """
+
+    def __init__(self, c: Code, a: Value, r: Value, known: list[Value]) -> None:
+        self.c, self.known, self.stored = c, known, (a, r)
+        wide = shaped(F64, getattr(a.type, "count", 0))
+        self.a, self.r = (x if x.type == wide else c.fpext(x, wide) for x in (a, r))
+        self.error, self.zero = c.fsub(self.a, self.r), ir.Constant(wide, None)
+        pair = self.a, self.r, self.error
+        self.ours, self.size, self.far = map(self._magnitude, pair)
+
+    def _magnitude(self, x: Value) -> Value:
+        lanes = getattr(x.type, "count", 0)
+        return self.c.intrinsic(f"llvm.fabs.{f'v{lanes}' * bool(lanes)}f64", x.type, x)
+
+    def added(self, figure: Distance, total: Value) -> Value:
+        """Return `total` with the figure of these numbers added."""
+        x = _FIGURES[figure](self)
+        if figure in COUNTS:  # a comparison that holds has the bits of -1
+            return self.c.sub(total, self.c.sext(x, total.type))
+        return _joined(self.c, figure, total, x)
+
+    def both(self, *comparisons: tuple[Value, str, Value]) -> Value:
+        """Return whether the comparisons hold, of numbers that are no NaN."""
+        results = (self.c.fcmp_ordered(how, x, y) for x, how, y in comparisons)
+        return functools.reduce(self.c.and_, results)
+
+    @functools.cached_property
+    def ulp(self) -> Value:
+        """The distance in steps that the format has at the larger magnitude."""
+        c, size = self.c, _larger(self.c, self.ours, self.size)
+        least = _larger(c, size, self.known[Told.STEP])
+        power = c.and_(c.bitcast(least, c.like(size, 0).type), c.like(size, _EXPONENT))
+        inverse = c.bitcast(c.sub(c.like(size, _RECIPROCAL), power), size.type)
+        return c.fmul(self.far, c.fmul(inverse, self.known[Told.PRECISION]))
+
+    def differs(self) -> Value:
+        c, (a, r) = self.c, self.stored
+        if a.type != r.type:
+            return c.fcmp_unordered("!=", a, c.fptrunc(r, a.type))
+        bits = c.like(a, 0).type
+        return c.icmp_signed("!=", c.bitcast(a, bits), c.bitcast(r, bits))
+
+    def is_lost(self) -> Value:
+        size = _larger(self.c, self.size, self.known[Told.FLOOR])
+        return self.both((self.far, ">", self.c.fmul(size, self.known[Told.LOST])))
 
 
-def _steps(c: Code, size: Value, known: list[Value]) -> Value:
-    """Return the reciprocal of the step that a format has at the magnitude `size`."""
-    least = _larger(c, size, known[Told.STEP])
-    power = c.and_(c.bitcast(least, c.like(size, 0).type), c.like(size, _EXPONENT))
-    inverse = c.bitcast(c.sub(c.like(size, _RECIPROCAL), power), size.type)
-    return c.fmul(inverse, known[Told.PRECISION])
+_FIGURES: dict[Distance, Callable[[_Numbers], Value]] = {
+    Distance.ERROR2: lambda n: n.c.fmul(n.error, n.error),
+    Distance.REFERENCE2: lambda n: n.c.fmul(n.r, n.r),
+    Distance.ACTUAL2: lambda n: n.c.fmul(n.a, n.a),
+    Distance.PRODUCT: lambda n: n.c.fmul(n.a, n.r),
+    Distance.ULP: lambda n: n.ulp,
+    Distance.ULP_MOST: lambda n: n.ulp,
+    Distance.SIZE_MOST: lambda n: n.size,
+    Distance.DIFFERENT: _Numbers.differs,
+    Distance.NOTHING: lambda n: n.both((n.a, "==", n.zero)),
+    Distance.ZEROS: lambda n: n.both((n.a, "==", n.zero), (n.r, "!=", n.zero)),
+    Distance.BENEATH: lambda n: n.both(
+        (n.size, "<", n.known[Told.SMALLEST]), (n.r, "!=", n.zero)
+    ),
+    Distance.BEYOND: lambda n: n.both((n.size, ">", n.known[Told.LARGEST])),
+    Distance.CLIPPED: lambda n: n.both(
+        (n.size, ">", n.known[Told.LARGEST]), (n.ours, "==", n.known[Told.LARGEST])
+    ),
+    Distance.LOST: _Numbers.is_lost,
+}

@@ -1,4 +1,4 @@
-"""Settings and results of the distance kernel, for code that does not build it."""
+"""Settings and results of kernels on arrays, for code that does not build these."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class Told(IntEnum):
 
 
 class Distance(IntEnum):
-    """The results of the distance kernel: sums; `ULP_MOST` and `SIZE_MOST` are maxima,
-    and the entries from `DIFFERENT_BITS` on count numbers."""
+    """The results of the distance kernel: sums, maxima and counts. A number differs
+    from a reference of its own type in any bit, and from one of another type in the
+    value of the rounded reference."""
 
     ERROR2 = 0
     REFERENCE2 = 1
@@ -33,14 +34,26 @@ class Distance(IntEnum):
     ULP = 4
     ULP_MOST = 5
     SIZE_MOST = 6
-    DIFFERENT_BITS = 7  # numbers whose bits differ from those of the rounded reference
-    DIFFERENT = 8  # numbers whose value differs from that of the rounded reference
-    NOTHING = 9  # numbers that are zero
-    ZEROS = 10  # numbers that are zero and whose reference is not
-    BENEATH = 11  # nonzero references smaller than `SMALLEST` in magnitude
-    BEYOND = 12  # references larger than `LARGEST` in magnitude
-    CLIPPED = 13  # numbers of magnitude `LARGEST`, with a larger reference
-    LOST = 14  # errors larger than `Told.LOST` allows
+    DIFFERENT = 7  # numbers that differ
+    NOTHING = 8  # numbers that are zero
+    ZEROS = 9  # numbers that are zero and whose reference is not
+    BENEATH = 10  # nonzero references smaller than `SMALLEST` in magnitude
+    BEYOND = 11  # references larger than `LARGEST` in magnitude
+    CLIPPED = 12  # numbers of magnitude `LARGEST`, with a larger reference
+    LOST = 13  # errors larger than `Told.LOST` allows
 
 
-MAXIMA = (Distance.ULP_MOST, Distance.SIZE_MOST)
+MAXIMA = frozenset((Distance.ULP_MOST, Distance.SIZE_MOST))
+COUNTS = frozenset(list(Distance)[Distance.DIFFERENT :])
+_STEPS = ("ACTUAL2", "PRODUCT", "ULP", "ULP_MOST", "DIFFERENT")
+_RANGE = ("SIZE_MOST", "NOTHING", "ZEROS", "BENEATH", "BEYOND", "CLIPPED")
+#: Setting -> the results that are computed if the setting is given; others always are.
+ASKED_BY = {
+    Told.STEP: [Distance[name] for name in _STEPS],
+    Told.LARGEST: [Distance[name] for name in _RANGE],
+    Told.LOST: [Distance.LOST],
+}
+
+#: The factors of the hash that perturbs data, and how far it shifts bits to the right.
+FACTORS = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
+SHIFTS = 29, 32, 11
