@@ -23,8 +23,6 @@ from neuronjax.hardware.chips import GIB
 
 _HOP_SECONDS = 1.5e-6  # middle of the published 1-2 us per hop [IN]
 
-EFA_HOP_SECONDS = 15e-6  # HBM to HBM, smallest packet [CC, IX]; see CONTRADICTIONS
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fabric:
@@ -45,7 +43,7 @@ EFA = Fabric(
     name="efa",
     # ASSUMPTION: the same for any two instances, however far apart, and no link is
     # oversubscribed: the tiers of an UltraCluster are not published.
-    hop_seconds=EFA_HOP_SECONDS,
+    hop_seconds=15e-6,  # HBM to HBM, smallest packet [CC, IX]; see CONTRADICTIONS
     usable_share=0.7,  # 279 of 400 GB/s [MC]
 )
 

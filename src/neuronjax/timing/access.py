@@ -152,18 +152,11 @@ def _broadcast(
     operand is read for all elements of a row: True if the last axis is new and has
     several elements, None if it is an axis of the operand, so that the operand decides.
     """
-    source = {d: n for n, d in enumerate(dimensions)}
-    rows, product = {1}, 1
-    for d, size in enumerate(result):
-        if size == 1:
-            continue
-        if d not in source or shape[source[d]] != size:
-            break
-        product *= size
-        rows.add(product)
-    last = len(result) - 1
-    moves_last = last in source and shape[source[last]] != 1
-    return frozenset(rows), None if moves_last else prod(result[-1:]) != 1
+    sizes = dict(zip(dimensions, shape, strict=True))
+    given = [sizes.get(d, 1) for d in range(len(result))]
+    new = next((d for d, (a, b) in enumerate(zip(given, result)) if a != b), None)
+    moves_last = prod(given[-1:]) != 1
+    return rows_of(result, new), None if moves_last else prod(result[-1:]) != 1
 
 
 def _transpose(

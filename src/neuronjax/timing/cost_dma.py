@@ -136,10 +136,8 @@ def _turned(i: DmaCopy) -> tuple[int, int, int] | None:
     order = [d for d in i.parameters[0] if shape[d] > 1]
     if order == sorted(order) or order[-1] == max(order):
         return None
-    same = 0
     axes = sorted(order)
-    while order[same] == axes[same]:
-        same += 1
+    same = next(n for n, (a, b) in enumerate(zip(order, axes)) if a != b)
     batch = prod(shape[d] for d in order[:same])
     if batch >= 128:
         return None

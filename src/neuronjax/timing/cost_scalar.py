@@ -34,7 +34,7 @@ class ActivationRecipe:
 
 
 # First come the functions that ScalarE provides, by their names in nki.language, then
-# the functions of StableHLO, which textbook identities compute (ASSUMPTION).
+# other functions of StableHLO, which textbook identities compute (ASSUMPTION).
 RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
     {
         name: ActivationRecipe(("" if name in IN_EVERY_TABLE else name,))
@@ -42,13 +42,8 @@ RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
     }
     | {
         "exponential": ActivationRecipe(("exp",)),
-        "log": ActivationRecipe(("log",)),
         "log_plus_one": ActivationRecipe(("log",)),  # log(x + 1): a bias of 1
         "logistic": ActivationRecipe(("sigmoid",)),
-        "tanh": ActivationRecipe(("tanh",)),
-        "erf": ActivationRecipe(("erf",)),
-        "sqrt": ActivationRecipe(("sqrt",)),
-        "rsqrt": ActivationRecipe(("rsqrt",)),
         "sine": ActivationRecipe(("sin",), 3),  # VectorE reduces x to [-pi, pi]
         "cosine": ActivationRecipe(("sin",), 3),
         "tan": ActivationRecipe(("sin", "sin", "reciprocal"), 4),

@@ -142,22 +142,16 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
     )
 
 
-def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
-    tilings = []
-    if c.stationary != "rhs":
-        tilings.append(_tiling(c, core, c.m, c.n))
-    if c.stationary != "lhs":
-        tilings.append(_tiling(c, core, c.n, c.m))
-    return min(tilings, key=lambda t: array_seconds(core, t.task))
-
-
 def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way, ...]:
     """Return two ways to execute a contraction; `FREE` if its result is empty. Each way
     is `before`, then the matmuls, then a copy of the result out of PSUM: by VectorE in
     the first way, by ScalarE in the second."""
     if not c.batch * c.m * c.n:
         return FREE
-    t = _best_tiling(c, core)
+    sides = {"lhs": (c.m, c.n), "rhs": (c.n, c.m)}
+    asked = [sides[c.stationary]] if c.stationary else sides.values()
+    tilings = [_tiling(c, core, *sizes) for sizes in asked]
+    t = min(tilings, key=lambda t: array_seconds(core, t.task))
     flops = c.flops_per_k * c.batch * c.m * c.n * c.k
     # BF16 operations that the array could execute in the time of one of `c`.
     executed = c.column_cycles * core.spec.partitions / c.k_tile

@@ -131,12 +131,6 @@ class TiledRegion:
         return self.steps[0].form if self.steps else ""
 
     @property
-    def is_single(self) -> bool:
-        """Return whether the region is a single step that is a collective or control
-        flow, such as a loop."""
-        return self.form in ("control", "collective")
-
-    @property
     def is_lone_matmul(self) -> bool:
         """Return whether a matmul is the region's only step. The tiles of such a matmul
         divide its columns, too, while those of other regions divide only rows."""

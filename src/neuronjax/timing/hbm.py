@@ -116,11 +116,15 @@ def _temporaries(plan: BlockPlan) -> list[_Temporary]:
     results = {r for v in fused.results for r in fused.access[v].roots}
     sizes = device_bytes(plan)
     made: dict[int, FusedStep] = {}
-    backward: dict[int, bool] = {}
     for unit in plan.units:
         for step in unit.region.steps:
             for value in step.results:
                 made[value] = step
+    backward = {
+        n
+        for n, unit in enumerate(plan.units)
+        if any(_is_backward(m) for s in unit.region.steps for m in s.members)
+    }
     found = []
     for value, (first, last) in plan.in_hbm.items():
         if value in arguments or value not in made:
@@ -129,14 +133,8 @@ def _temporaries(plan: BlockPlan) -> list[_Temporary]:
         category: Category = "workspace"
         if value in results:
             category = "outputs"
-        elif not _is_backward(step.members[-1]):
-            if last not in backward:
-                backward[last] = last < len(plan.units) and any(
-                    _is_backward(m)
-                    for s in plan.units[last].region.steps
-                    for m in s.members
-                )
-            category = "activations" if backward[last] else "workspace"
+        elif last in backward and not _is_backward(step.members[-1]):
+            category = "activations"
         size, type_ = sizes.get(value, fused.sizes[value]), fused.types[value]
         found.append(_Temporary(first, last, size, category, step, type_))
     return found

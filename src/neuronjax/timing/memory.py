@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from neuronjax.ir.collection import no_collection
 from neuronjax.ir.collective_set import Spmd
@@ -117,27 +118,24 @@ class _Planner:
         If the block is a function that is called once, `call` is the location of the
         call. The locations of the function's instructions then name the call too."""
         fused = fuse(block, self.program.functions, self.core, call)
-        regions = group(fused, self.core)
-        capacity = int(self.capacity * share)
-        is_nested = block is not self.program.main
         return SbufAllocation(
             self.core,
             fused,
-            regions,
-            capacity,
+            group(fused, self.core),
+            int(self.capacity * share),
             resident,
             categories,
             self.inner,
-            is_nested=is_nested,
+            is_nested=block is not self.program.main,
         ).run()
 
     def inner(self, unit: Unit) -> None:
         i = unit.region.steps[0].instruction
         if isinstance(i, Loop):
-            unit.resident = self._carried(i)
+            sizes = [b.type.size_bytes for b in i.body.arguments]
+            unit.resident = _smallest(sizes, self.capacity * CARRY_SHARE.value)
             # The body gets 1 - `CARRY_SHARE` of SBUF, plus the bytes of the carried
             # tensors that stay in SBUF.
-            sizes = _carry_bytes(i)
             carried = sum(sizes[position] for position in unit.resident)
             share = 1 - CARRY_SHARE.value + carried / self.capacity
             body = self.block(i.body, resident=unit.resident, share=share)
@@ -153,20 +151,12 @@ class _Planner:
                 self._called[name] = self.block(body, call=call)
             unit.inner = (self._called[name],)
 
-    def _carried(self, i: Loop) -> frozenset[int]:
-        room = self.capacity * CARRY_SHARE.value
-        sizes = _carry_bytes(i)
-        kept = set()
-        for position in sorted(range(len(sizes)), key=lambda n: (sizes[n], n)):
-            room -= sizes[position]
-            if room < 0:
-                break
-            kept.add(position)
-        return frozenset(kept)
 
-
-def _carry_bytes(i: Loop) -> list[int]:
-    return [b.type.size_bytes for b in i.body.arguments]
+def _smallest(sizes: Sequence[int], room: float) -> frozenset[int]:
+    """Return the positions of the smallest `sizes` that fit in `room` together."""
+    order = sorted(range(len(sizes)), key=sizes.__getitem__)
+    sums = accumulate(sizes[n] for n in order)
+    return frozenset(n for n, size in zip(order, sums, strict=True) if size <= room)
 
 
 _DERIVING = (BitcastCopy, NcTranspose, QuantizeMx, Sparsify, TensorCopy, TensorScalar)

@@ -45,6 +45,15 @@ class Price:
     basis: str
     terms: str = ""
 
+    @property
+    def record(self) -> dict[str, object]:
+        """Return the fields by the names that they have in a record of costs."""
+        return {
+            "usd_per_hour": self.usd_per_hour,
+            "price_basis": self.basis,
+            "price_terms": self.terms,
+        }
+
 
 def price_of(target: Target, given: PricePerHour, terms: Terms | None = None) -> Price:
     """Return the price of all instances of a target together.
@@ -252,20 +261,10 @@ class TrainingCost:
     def record(self) -> dict[str, object]:
         """Return the fields as a flat dictionary, for a data frame or JSON."""
         found = dataclasses.asdict(self)
-        time, price = found.pop("time"), found.pop("price")
+        time, _ = found.pop("time"), found.pop("price")
         head = {key: found.pop(key) for key in ("machine", "policy", "devices")}
         head["step_seconds"] = self.step_seconds
-        return {**head, **found, "fits": self.fits, **time, **price_record(price)}
-
-
-def price_record(price: dict[str, object]) -> dict[str, object]:
-    """Return `price`, the fields of a `Price` by name, with longer names for a flat
-    `record`: "basis" becomes "price_basis"."""
-    return {
-        "usd_per_hour": price["usd_per_hour"],
-        "price_basis": price["basis"],
-        "price_terms": price["terms"],
-    }
+        return {**head, **found, "fits": self.fits, **time, **self.price.record}
 
 
 def training_cost(

@@ -134,7 +134,8 @@ class SbufAllocation:
 
     def _unit(self, n: int, unit: Unit) -> None:
         region, fused = unit.region, self.fused
-        if region.is_single or isinstance(region.steps[0].instruction, NkiKernel):
+        is_kernel = isinstance(region.steps[0].instruction, NkiKernel)
+        if is_kernel or region.form in ("control", "collective"):
             self._control(n, unit)
             return
         if region.form == "other" and self._addressed(n, unit):

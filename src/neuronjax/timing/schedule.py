@@ -193,9 +193,6 @@ class _Schedule:
         Values that the first tile needs completely are loaded first, in the order of
         the steps that read them. Then the values of which each tile needs only a part
         are loaded together."""
-        if not prices.loads:
-            return {}
-        move_on = self.recorder.move
         arrived: _Times = {}
         for streams, moves in prices.load_groups():
             start, total = state.dma, 0.0
@@ -204,7 +201,6 @@ class _Schedule:
                 if source is not None and source[1] > start:
                     start = source[1]
                 total += move.seconds
-            start = max(start, 0.0)
             end = start + total
             span = end
             if streams:
@@ -218,7 +214,8 @@ class _Schedule:
                     first + move.latency,
                     span + move.latency,
                 )
-                move_on(prices, move, start, span, prices.pieces if streams else 1)
+                pieces = prices.pieces if streams else 1
+                self.recorder.move(prices, move, start, span, pieces)
             state.dma = end
             state.end = max(state.end, end)
         return arrived

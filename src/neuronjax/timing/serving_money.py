@@ -20,7 +20,6 @@ from neuronjax.timing.money import (
     Price,
     check_utilization,
     energy_kwh,
-    price_record,
     rented_hours,
 )
 
@@ -132,8 +131,8 @@ class ServingCost:
     def record(self) -> dict[str, object]:
         """Return the fields as a flat dictionary, for a data frame or JSON."""
         found = dataclasses.asdict(self)
-        price = found.pop("price")
-        return {**found, "fits": self.fits, **price_record(price)}
+        del found["price"]
+        return {**found, "fits": self.fits, **self.price.record}
 
 
 @dataclass(frozen=True, kw_only=True)

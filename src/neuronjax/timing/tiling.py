@@ -252,12 +252,7 @@ class _Grouping:
             return False
         if region.rows not in _contracted_rows(fused, step, region.inside):
             return False
-        inside = [
-            r
-            for v in step.operands
-            for r in fused.access[v].roots
-            if r in region.inside
-        ]
+        inside = region.inside.intersection(fused.reads(step))
         if max((fused.sizes[r] for r in inside), default=0) < self.capacity:
             return False
         shape = fused.types[step.results[0]].shape
