@@ -333,9 +333,7 @@ NEURON_CORE_V2 = CoreSpec(
     mx_dtypes=(),
     documented_tflops=ByDtype(fp8=92, bf16=92, fp32=23),  # [A2]
     capabilities=frozenset(
-        (
-            "stochastic_rounding lfsr float8_e4m3 float8_e5m2 control_flow kernels"
-        ).split()
+        "stochastic_rounding lfsr float8_e4m3 float8_e5m2 control_flow kernels".split()
     ),
 )
 

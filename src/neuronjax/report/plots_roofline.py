@@ -87,10 +87,9 @@ def points(timeline: Timeline) -> tuple[Point, ...]:
     for index, each in used.items():
         instruction = timeline.instructions[index]
         queue = each.bottleneck
-        types = [view.type for view in instruction.operands]
-        types += [buffer.type for buffer in instruction.results]
+        tensors = (*instruction.operands, *instruction.results)
         # One operation for each element of the largest tensor.
-        elements = max((math.prod(type.shape) for type in types), default=0)
+        elements = max((math.prod(t.type.shape) for t in tensors), default=0)
         operations = each.flops or elements * trips[index]
         share = each.busy_seconds / whole if whole else 0.0
         if queue is None or not operations or share < _LEAST_SHARE:

@@ -12,7 +12,9 @@ operands.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import accumulate
 from math import prod
+from operator import mul
 from typing import NamedTuple
 
 from neuronjax.ir.instruction import Instruction
@@ -47,11 +49,7 @@ class ValueAccess(NamedTuple):
 def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[int]:
     """Return the numbers of rows into which a tensor of `shape` can be divided: 1, and
     the product of the first n dimensions for each n up to `dimensions` (None: all)."""
-    rows, product = {1}, 1
-    for size in shape[:dimensions]:
-        product *= size
-        rows.add(product)
-    return frozenset(rows)
+    return frozenset(accumulate(shape[:dimensions], mul, initial=1))
 
 
 def viewed(

@@ -79,7 +79,7 @@ def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
     )
     pace = dma_pace(core, task)
     least = transfer.bytes / hbm_bytes_per_second(core)
-    return max(pace.seconds, least), pace.start_seconds + pace.semaphore_seconds
+    return max(pace.seconds, least), pace.start_seconds + a.DMA_SEMAPHORE.value
 
 
 def _dma(
@@ -90,7 +90,7 @@ def _dma(
     work = Work(
         queue="dma",
         seconds=pace.seconds,
-        latency_seconds=pace.start_seconds + pace.semaphore_seconds,
+        latency_seconds=pace.start_seconds + a.DMA_SEMAPHORE.value,
         opcode=opcode,
         sbuf_read_bytes=float(size),
         sbuf_write_bytes=float(size),
@@ -373,7 +373,7 @@ def transfer(i: KernelInstruction, core: Core) -> KernelPrice:
     work = Work(
         queue="dma",
         seconds=pace.seconds,
-        latency_seconds=pace.semaphore_seconds + pace.tail_seconds,
+        latency_seconds=a.DMA_SEMAPHORE.value + pace.tail_seconds,
         opcode="DMA_TRANSPOSE" if task.transposes else "DMA_DIRECT2D",
         sbuf_read_bytes=float(operand(m.source).bytes),
         sbuf_write_bytes=float(operand(m.out).bytes),

@@ -12,6 +12,7 @@ writes in einsums of attention.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -65,9 +66,8 @@ class Flattening:
         `arguments` has the value numbers of the block's arguments. If the block is a
         callee, `call` is the location of the call; the locations of its instructions
         then name this call too."""
-        names: dict[int, int] = {}
-        for buffer, value in zip(block.arguments, arguments, strict=True):
-            names[buffer.number] = value
+        given = zip(block.arguments, arguments, strict=True)
+        names = {buffer.number: value for buffer, value in given}
         types, nodes = self.types, self.nodes
         for written in block.instructions:
             i = written
@@ -181,15 +181,10 @@ def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[Flat
                 if type(chain[0].instruction) is NcMatmul:
                     found.append(chain)
                     break
-    readers = {node.results[0]: 0 for chain in found for node in chain[:-1]}
-    for value in readers.keys() & set(results):
-        readers[value] += 1
-    unread = readers.keys().isdisjoint
-    for node in nodes if found else ():
-        if not unread(node.operands):
-            for value in set(node.operands):
-                if value in readers:
-                    readers[value] += 1
+    if not found:
+        return []
+    readers = Counter(v for node in nodes for v in {*node.operands})
+    readers.update({*results})
     return [
         chain for chain in found if all(readers[n.results[0]] == 1 for n in chain[:-1])
     ]

@@ -327,10 +327,8 @@ class KernelDependencies:
         if s.memory in _HBM and s.number not in self._written:
             return
         region, b = self._region(s, access)
-        before = region.read(b, n)
-        if before:
-            latency = 0 if s.memory != "registers" else 1
-            found += [w * 2 + latency for w in before]
+        latency = int(s.memory == "registers")
+        found += [w * 2 + latency for w in region.read(b, n)]
 
     def _write(self, n: int, access: Access, by_tensor: bool, found: list[int]) -> None:
         if access.dynamic is not None:
@@ -340,14 +338,12 @@ class KernelDependencies:
             return
         region, b = self._region(s, access)
         before = region.write(b, n)
-        if not before:
-            return
         if by_tensor:  # matmuls add to a sum in order, without waiting
             same = [w for w in before if self._is_tensors(w)]
             if same:
                 self.order[n] = same
                 before = [w for w in before if not self._is_tensors(w)]
-        latency = 0 if s.memory != "registers" else 1
+        latency = int(s.memory == "registers")
         found += [w * 2 + latency for w in before]
 
     def _is_tensors(self, entry: int) -> bool:

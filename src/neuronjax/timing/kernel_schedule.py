@@ -10,6 +10,7 @@ seconds.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -209,19 +210,13 @@ class _Scheduling(IssueQueues):
         self.limit = count
 
     def _find_successors(self, found: KernelDependencies, count: int) -> None:
-        self.after: list[list[int] | None] = [None] * count
+        self.after: dict[int, list[int]] = defaultdict(list)
         self.missing = [0] * count
-        after = self.after
         joined = ([w * 2 for w in waits] for waits in found.joined)
         for n, waits in enumerate(chain(found.waits, joined)):
             self.missing[n] = len(waits)
             for w in waits:
-                before = w >> 1
-                mine = after[before]
-                if mine is None:
-                    after[before] = [n * 2 + (w & 1)]
-                else:
-                    mine.append(n * 2 + (w & 1))
+                self.after[w >> 1].append(n * 2 + (w & 1))
 
     def all(self) -> None:
         """Schedule all instructions of the stream. Every iteration of a loop that the
@@ -277,13 +272,8 @@ class _Scheduling(IssueQueues):
     def _serve(self, now: float, number: int, queue: IssueQueue) -> None:
         """Issue the entries of `queue` that can start at the time `now`. Then schedule
         the next visit of the queue, when its next entry can start, if this is known."""
-        entries, missing, ready, done = (
-            queue.entries,
-            self.missing,
-            self.ready,
-            self.done,
-        )
-        limit, count = self.limit, len(entries)
+        missing, ready, done = self.missing, self.ready, self.done
+        entries, limit, count = queue.entries, self.limit, len(queue.entries)
         while True:
             if queue.free > now:
                 self._sleep(queue, number, queue.free)
@@ -332,10 +322,8 @@ class _Scheduling(IssueQueues):
     def _issue(self, n: int, now: float, number: int, queue: IssueQueue) -> None:
         p = self.priced[n]
         state = self.states[self.core_of[number]]
-        if self.ready[n] > queue.free or queue.last < 0:
-            self.causes[n] = self.why[n]
-        else:
-            self.causes[n] = queue.last
+        waits = self.ready[n] > queue.free or queue.last < 0
+        self.causes[n] = self.why[n] if waits else queue.last
         self.idle[n] = max(0.0, now - queue.free)
         start = now + self.pause.get(n, 0.0)
         if p.ring:
@@ -347,14 +335,11 @@ class _Scheduling(IssueQueues):
         queue.last = n
         self.ends[n] = end
         visible = end + p.work.latency_seconds
-        if visible > self.total:
-            self.total = visible
-        after = self.after[n]
-        if after:
-            self._notify(n, after, now, end, visible)
+        self.total = max(self.total, visible)
+        self._notify(n, self.after.get(n, ()), now, end, visible)
 
     def _notify(
-        self, n: int, after: list[int], now: float, end: float, visible: float
+        self, n: int, after: Sequence[int], now: float, end: float, visible: float
     ) -> None:
         ready, missing, why = self.ready, self.missing, self.why
         for code in after:
@@ -366,19 +351,12 @@ class _Scheduling(IssueQueues):
             missing[later] -= 1
             if not missing[later]:
                 if later >= len(self.done):  # `later` is a group of entries
-                    when, others = ready[later], self.after[later] or []
+                    when, others = ready[later], self.after.get(later, ())
                     self._notify(why[later], others, now, when, when)
                     continue
                 number = self.queue_of[later]
                 queue = self.queues[number]
-                until = ready[later]
-                if queue.free > until:
-                    until = queue.free
-                if now > until:
-                    until = now
-                if until < queue.wake:
-                    queue.wake = until
-                    heappush(self.heap, (until, number))
+                self._sleep(queue, number, max(ready[later], queue.free, now))
 
     def _engine(
         self,
@@ -390,12 +368,11 @@ class _Scheduling(IssueQueues):
         number: int,
     ) -> float:
         table = p.work.table
-        if table:
-            if table != state.table:
-                state.table = table
-                load = queue.free  # a table load waits for no operand
-                self.loads.append((load, self.core_of[number], state.table))
-                start = max(start, load + a.TABLE_LOAD.value)
+        if table and table != state.table:
+            state.table = table
+            load = queue.free  # a table load waits for no operand
+            self.loads.append((load, self.core_of[number], table))
+            start = max(start, load + a.TABLE_LOAD.value)
         ports = shared_ports(p.work, self.core)
         for port in ports:
             until, other = state.ports.get(port, (0.0, NOTHING))

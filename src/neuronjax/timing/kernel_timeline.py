@@ -130,22 +130,18 @@ def _events(
         queue = p.work.queue
         if queue == "dma":
             busy = p.work.seconds * p.dma_engines[1] / one / cores
-            for source in p.moves or (p.work,):
-                name = _name(source)
-                events.append(
-                    Event("dma", start, end, name, source, number, count, wait, 1, busy)
-                )
-                busy = 0.0
-            if n in issued:
-                queue, spent = ISSUERS[p.ring], p.issue_seconds
-                issue = Work(queue=queue, seconds=spent, opcode=ISSUE)
-                events.append(_added(issue, issued[n], cores, number, count))
-            continue
-        busy = (end - start) / (cores if queue != "cc" else 1)
-        name = p.work.opcode
-        events.append(
-            Event(queue, start, end, name, p.work, number, count, wait, 1, busy)
-        )
+        else:
+            busy = (end - start) / (cores if queue != "cc" else 1)
+        for source in p.moves or (p.work,):
+            name = _name(source)
+            events.append(
+                Event(queue, start, end, name, source, number, count, wait, 1, busy)
+            )
+            busy = 0.0
+        if n in issued:
+            queue, spent = ISSUERS[p.ring], p.issue_seconds
+            issue = Work(queue=queue, seconds=spent, opcode=ISSUE)
+            events.append(_added(issue, issued[n], cores, number, count))
     first.append(len(events))
     spans = tuple(_span(s, n, first) for n in range(len(s.stream.loops)))
     for start, _, _ in s.loads:

@@ -16,19 +16,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from neuronjax.ir.instruction import (
-    Block,
-    Buffer,
-    Instruction,
-    InstructionProgram,
-    View,
-)
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram, View
 from neuronjax.ir.instruction_set import Memset, QuantizeMx, TensorCopy, TensorTensor
 from neuronjax.numerics.microscaling import BLOCK_SIZE, on_device
 from neuronjax.timing.work import Core
-
-Views = tuple[View, ...]
-Buffers = tuple[Buffer, ...]
 
 # JAX and lowering each append a number to a name that occurs twice in a module.
 _NAME = re.compile(r"(neuronjax_[a-z_]*[a-z])(_\d+)?(\.\d+)?")
@@ -54,27 +45,31 @@ def _instruction(name: str, block: Block, core: Core) -> Instruction | None:
     match = _NAME.fullmatch(name)
     make = _INSTRUCTIONS.get(match.group(1)) if match else None
     # Differentiation can remove all results of a function; then nothing replaces it.
-    if make is None or not block.results:
-        return None
-    first = tuple([View(buffer) for buffer in block.arguments[:1]])
-    return make(first, tuple([view.buffer for view in block.results]), core)
+    return make(block, core) if make and block.results else None
 
 
-def _cast(first: Views, results: Buffers, core: Core) -> Instruction:
-    return TensorCopy(operands=first, results=results, engine="vector")
+def _operands(block: Block, count: int) -> tuple[View, ...]:
+    return tuple([View(buffer) for buffer in block.arguments[:count]])
 
 
-def _random_bits(first: Views, results: Buffers, core: Core) -> Instruction:
+def _cast(block: Block, core: Core) -> Instruction:
+    results = tuple([view.buffer for view in block.results])
+    return TensorCopy(operands=_operands(block, 1), results=results, engine="vector")
+
+
+def _random_bits(block: Block, core: Core) -> Instruction:
     """Return a Memset in place of the function that draws random bits. If only casts
     with stochastic rounding read the bits, the Memset takes no time: engines draw the
     bits for such casts themselves."""
+    results = tuple([view.buffer for view in block.results])
     return Memset(
         operands=(), results=results, engine="gpsimd", value=np.zeros((), np.uint32)
     )
 
 
-def _quantize(first: Views, results: Buffers, core: Core) -> Instruction | None:
-    (x,), (elements, scales) = first, results
+def _quantize(block: Block, core: Core) -> Instruction | None:
+    elements, scales = [view.buffer for view in block.results]
+    (x,) = _operands(block, 1)
     name = _FORMATS.get(elements.type.dtype.name)
     axis = _blocked_axis(x.type.shape, scales.type.shape)
     if not core.spec.mx_dtypes or name is None or axis is None:
@@ -82,8 +77,8 @@ def _quantize(first: Views, results: Buffers, core: Core) -> Instruction | None:
     if not on_device(name, x.type.dtype):
         return None
     return QuantizeMx(
-        operands=first,
-        results=results,
+        operands=(x,),
+        results=(elements, scales),
         engine="vector",
         axis=axis,
         format=name,
@@ -91,9 +86,13 @@ def _quantize(first: Views, results: Buffers, core: Core) -> Instruction | None:
     )
 
 
-def _dequantize(first: Views, results: Buffers, core: Core) -> Instruction:
+def _dequantize(block: Block, core: Core) -> Instruction:
+    elements = View(block.arguments[0])
     return TensorTensor(
-        operands=first * 2, results=results, engine="vector", op="multiply"
+        operands=(elements, elements),
+        results=tuple([view.buffer for view in block.results]),
+        engine="vector",
+        op="multiply",
     )
 
 
@@ -109,8 +108,7 @@ def _blocked_axis(shape: tuple[int, ...], scales: tuple[int, ...]) -> int | None
 
 
 _FORMATS = {"float8_e4m3fn": "mxfp8_e4m3", "float8_e5m2": "mxfp8_e5m2"}
-#: By function, how to make its instruction from its first argument and its results.
-_INSTRUCTIONS: Mapping[str, Callable[[Views, Buffers, Core], Instruction | None]] = {
+_INSTRUCTIONS: Mapping[str, Callable[[Block, Core], Instruction | None]] = {
     "neuronjax_cast": _cast,
     "neuronjax_cast_to_integer": _cast,
     "neuronjax_random_bits": _random_bits,

@@ -9,6 +9,7 @@ state for all iterations. Other loops are not rewritten.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import prod
 from typing import NamedTuple
@@ -142,10 +143,7 @@ class LoopVectorization:
         """Return, by carry, the node that writes the current iteration's slice of the
         carry. Only carries that collect one slice per iteration, and that no other node
         reads, are in the result."""
-        uses: dict[int, int] = {}
-        for node in self.nodes:
-            for value in node.operands:
-                uses[value] = uses.get(value, 0) + 1
+        uses = Counter(value for node in self.nodes for value in node.operands)
         found = {}
         for value, result in zip(self.arguments, self.results, strict=False):
             node = self.maker.get(result)

@@ -262,13 +262,13 @@ class Pricing:
                 readers.setdefault(value, n)
         writers = {v: n for n, p in enumerate(out.steps) for v in p.step.results}
         for movement in unit.movements:
-            times = dma_times(movement.transfer, self.core)
+            seconds, latency = dma_times(movement.transfer, self.core)
             if movement.transfer.is_read:
                 first = readers.get(movement.value, 0)
-                out.loads.append(PricedMove(movement, *times, first))
+                out.loads.append(PricedMove(movement, seconds, latency, first))
             else:
                 writer = writers.get(movement.value, -1)
-                out.stores.append(PricedMove(movement, *times, writer))
+                out.stores.append(PricedMove(movement, seconds, latency, writer))
 
     def _add(self, load: dict[str, float], way: Way) -> None:
         for work in way:

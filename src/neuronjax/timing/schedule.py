@@ -13,7 +13,7 @@ since all devices run the same program.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from math import ceil, inf
 
@@ -28,7 +28,7 @@ from neuronjax.timing.cost_collective import collective_seconds
 from neuronjax.timing.engines.throttle import after_idle_seconds, is_idle
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Unit
-from neuronjax.timing.pricing import PricedMove, PricedUnit, Pricing
+from neuronjax.timing.pricing import PricedUnit, Pricing
 from neuronjax.timing.recording import EventRecorder, QueueState
 from neuronjax.timing.timeline import TABLE_LOAD, Timeline
 from neuronjax.timing.trips import all_writers, static_trips
@@ -345,29 +345,26 @@ class _Schedule:
             results = self._block(unit.inner[0], state, arguments)
         for value, time in zip(step.results, results, strict=True):
             times[value] = time
-        made = set(step.results)
-        stores = self.pricing.moves(unit).stores if unit.movements else ()
-        self._write(unit, [m for m in stores if m.movement.value in made], state, times)
+        self._write(unit, step.results, state, times)
 
     def _region_moves(self, unit: Unit, state: QueueState, times: _Times) -> None:
-        if not unit.movements:
-            return
-        prices = self.pricing.moves(unit)
-        self._write(
-            unit, [m for m in prices.stores if m.movement.value in times], state, times
-        )
-        times.update(self._load(prices, state, times))
+        self._write(unit, times, state, times)
+        times.update(self._load(self.pricing.moves(unit), state, times))
 
     def _write(
-        self, unit: Unit, moves: Sequence[PricedMove], state: QueueState, times: _Times
+        self, unit: Unit, values: Collection[int], state: QueueState, times: _Times
     ) -> None:
-        for move in moves:
-            start = max(state.dma, times[move.movement.value][1])
-            state.dma = start + move.seconds
-            self.recorder.move(self.pricing.moves(unit), move, start, state.dma, 1)
-            done = state.dma + move.latency
-            times[move.movement.value] = (done, done)
-            state.end = max(state.end, done)
+        """Schedule the stores of those of `values` that `unit` writes to HBM."""
+        prices = self.pricing.moves(unit)
+        for move in prices.stores:
+            value = move.movement.value
+            if value in values:
+                start = max(state.dma, times[value][1])
+                state.dma = start + move.seconds
+                self.recorder.move(prices, move, start, state.dma, 1)
+                done = state.dma + move.latency
+                times[value] = (done, done)
+                state.end = max(state.end, done)
 
     def _loop(
         self,

@@ -52,10 +52,7 @@ def group(fused: Fused, core: Core) -> list[TiledRegion]:
 
 
 def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
-    for n, size in enumerate(shape):
-        if n in excluded and size != 1:
-            return n
-    return len(shape)
+    return min((n for n in excluded if shape[n] != 1), default=len(shape))
 
 
 def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:

@@ -58,15 +58,12 @@ class DmaPace(NamedTuple):
         seconds: how long the transfer occupies a DMA engine, if other transfers follow.
         issue_seconds: how long the transfer occupies the queue that issues it.
         start_seconds: the time from the trigger of the transfer to its first byte.
-        semaphore_seconds: the time from the last byte to the start of an instruction
-            that waits for the transfer.
         tail_seconds: by how much `seconds` is longer if no other transfer follows.
     """
 
     seconds: float
     issue_seconds: float
     start_seconds: float
-    semaphore_seconds: float
     tail_seconds: float
 
 
@@ -80,7 +77,7 @@ def dma_pace(core: Core, task: DmaTask) -> DmaPace:
         start += 0.0 if task.on_chip else a.HBM_LATENCY.value
     elif task.packets:
         issue = a.SOFTWARE_DMA.value + task.packets * core.chip.software_packet_seconds
-    return DmaPace(streamed, issue, start, a.DMA_SEMAPHORE.value, alone - streamed)
+    return DmaPace(streamed, issue, start, alone - streamed)
 
 
 def moving_seconds(core: Core, task: DmaTask, bytes_per_second: float) -> float:
