@@ -253,11 +253,8 @@ def _name_largest(
     named: set[str] = set()
     for mark in placed:
         name = mark.point.name
-        if name in named:
-            continue
-        if len(named) == _NAMED:
-            break
-        if write_beside(axes, name, mark.at, taken, mark.radius):
+        may_name = name not in named and len(named) < _NAMED
+        if may_name and write_beside(axes, name, mark.at, taken, mark.radius):
             named.add(name)
 
 

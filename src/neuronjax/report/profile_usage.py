@@ -94,11 +94,11 @@ class Usage(dict[str, float]):
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, without zeros."""
-        plain = {
+        return {
             name: dict(value) if isinstance(value, dict) else value
             for name, value in vars(self).items()
+            if value
         }
-        return {name: value for name, value in plain.items() if value}
 
     def add(self, event: Event) -> None:
         spent = event.queue_seconds * event.count

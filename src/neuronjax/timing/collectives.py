@@ -341,10 +341,8 @@ def barrier_seconds(target: Target, ranks: int) -> float:
     ranks, and the seconds that every doubling beyond 4 ranks adds."""
     if ranks < 2:
         return 0.0
-    seconds, four, doubling = target.chip.barrier_seconds
-    if ranks > 2:
-        seconds = four + doubling * max(0.0, math.log2(ranks / 4))
-    return seconds
+    two, four, doubling = target.chip.barrier_seconds
+    return two if ranks == 2 else four + doubling * max(0.0, math.log2(ranks / 4))
 
 
 def launch_seconds(core: Core, target: Target, ranks: int) -> float:

@@ -197,11 +197,8 @@ def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
     (`patches`), otherwise a copy by DMA."""
     if patches.read_in_place(i, core):
         return FREE
-    return (
-        _dma(
-            core, patches.copied_bytes(i), float(patches.run_bytes(i)), "DMA_DIRECT2D"
-        ),
-    )
+    size, run = patches.copied_bytes(i), float(patches.run_bytes(i))
+    return (_dma(core, size, run, "DMA_DIRECT2D"),)
 
 
 @rule.register

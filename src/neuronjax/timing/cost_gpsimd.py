@@ -48,11 +48,9 @@ def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> 
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
-    fields = traffic_of(instruction)
+    moved = traffic_of(instruction)
     return (
-        engine_work(
-            core, "gpsimd", cycles, tiles, tiles=tiles, opcode=opcode, **fields
-        ),
+        engine_work(core, "gpsimd", cycles, tiles, opcode=opcode, tiles=tiles, **moved),
     )
 
 
@@ -147,8 +145,8 @@ def _operations(block: Block) -> int:
     return max(1, sum(1 for _ in block.walk()))
 
 
-def _shape(tensor: View | Buffer) -> tuple[int, ...]:
-    return tensor.type.shape
+def _size(tensor: View | Buffer) -> int:
+    return prod(tensor.type.shape)
 
 
 def _parts(instruction: Instruction) -> int:
@@ -161,31 +159,26 @@ def _parts(instruction: Instruction) -> int:
 #: GpSimdE runs such an instruction as software. If the instruction applies a block to
 #: elements, the operations of the block count once per application.
 _SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
-    MapBlock: lambda i: prod(_shape(i.results[0])) * _operations(i.body),
-    ReduceBlock: lambda i: prod(_shape(i.operands[0])) * _operations(i.body),
-    ScanBlock: lambda i: prod(_shape(i.operands[0])) * _operations(i.body),
+    MapBlock: lambda i: _size(i.results[0]) * _operations(i.body),
+    ReduceBlock: lambda i: _size(i.operands[0]) * _operations(i.body),
+    ScanBlock: lambda i: _size(i.operands[0]) * _operations(i.body),
     PoolBlock: lambda i: (
-        prod(_shape(i.results[0])) * prod(i.window.sizes) * _operations(i.body)
+        _size(i.results[0]) * prod(i.window.sizes) * _operations(i.body)
     ),
-    ScatterBlock: lambda i: (
-        prod(_shape(i.operands[-1 - i.captures])) * _operations(i.body)
-    ),
+    ScatterBlock: lambda i: _size(i.operands[-1 - i.captures]) * _operations(i.body),
     SelectAndScatterBlock: lambda i: (
-        prod(_shape(i.operands[1]))
+        _size(i.operands[1])
         * (prod(i.window.sizes) * _operations(i.select) + _operations(i.scatter))
     ),
-    Cholesky: lambda i: (
-        prod(_shape(i.operands[0])[:-2])
-        * _shape(i.operands[0])[-1] ** 3
-        / 3
-        * _parts(i)
+    Cholesky: lambda i: (  # n^3 / 3 operations for each matrix
+        _size(i.operands[0]) * i.operands[0].type.shape[-1] / 3 * _parts(i)
     ),
     TriangularSolve: lambda i: (
-        prod(_shape(i.results[0])) * _shape(i.operands[0])[-1] * _parts(i)
+        _size(i.results[0]) * i.operands[0].type.shape[-1] * _parts(i)
     ),
     Fft: lambda i: (
         5  # an FFT has 5 n log2 n operations
-        * max(prod(_shape(i.operands[0])), prod(_shape(i.results[0])))
+        * max(_size(i.operands[0]), _size(i.results[0]))
         * sum(log2(max(2, n)) for n in i.fft_length)
     ),
 }

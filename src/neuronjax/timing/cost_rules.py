@@ -83,9 +83,8 @@ PLAIN = Reading()
 
 @functools.singledispatch
 def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Return the alternative ways to execute an instruction, in any order. Each `Way`
-    is a sequence of `Work`, each of one engine. Control flow and collectives have no
-    rule."""
+    """Return the alternative ways to execute an instruction, in any order. Control flow
+    and collectives have no rule."""
     raise InternalError(
         f"{instruction.name} has no cost rule",
         op=instruction.name,

@@ -7,6 +7,7 @@ memory, such as a reshape (`access`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -85,6 +86,10 @@ class Fused:
     uses: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     _reads: dict[FusedStep, tuple[int, ...]] = field(default_factory=dict, repr=False)
+
+    def roots(self, values: Iterable[int]) -> set[int]:
+        """Return the values in memory that hold `values`."""
+        return {r for v in values for r in self.access[v].roots}
 
     def reads(self, step: FusedStep) -> tuple[int, ...]:
         """Return the values in memory that a step reads, directly or through access

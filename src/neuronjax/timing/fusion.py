@@ -271,11 +271,9 @@ class _Fusion:
         before = self._single(value)
         if before is None or before.reduces:
             return
-        merged = _merged_form(before, step)
+        merged = _merged_form(before, step) or self._gate(before, step)
         if merged is None:
-            merged = self._gate(before, step)
-            if merged is None:
-                return
+            return
         instruction, form, slots = merged
         if form == "logistic":
             inner = self._tensor(before)
@@ -323,11 +321,8 @@ class _Fusion:
                 main = exponential.instruction
                 is_exp = isinstance(main, Activation) and main.function == "exponential"
                 if is_exp and _op(exponential.members[0]) == "negate":
-                    return (
-                        dataclasses.replace(main, function="logistic"),
-                        "logistic",
-                        0,
-                    )
+                    made = dataclasses.replace(main, function="logistic")
+                    return made, "logistic", 0
         return None
 
     def _absorb_reduction(self, step: FusedStep) -> bool:

@@ -113,7 +113,7 @@ class _Temporary(NamedTuple):
 def _temporaries(plan: BlockPlan) -> list[_Temporary]:
     fused = plan.fused
     arguments = set(fused.arguments)
-    results = {r for v in fused.results for r in fused.access[v].roots}
+    results = fused.roots(fused.results)
     sizes = device_bytes(plan)
     made: dict[int, FusedStep] = {}
     for unit in plan.units:
@@ -147,8 +147,7 @@ def _is_backward(i: Instruction) -> bool:
 def nested_peak_of(plan: BlockPlan) -> HbmPeak:
     """Return the peak use of HBM in a nested block, such as a loop's body, without the
     arguments and results of the block."""
-    fused = plan.fused
-    results = {r for v in fused.results for r in fused.access[v].roots}
+    results = plan.fused.roots(plan.fused.results)
     own = {v: span for v, span in plan.in_hbm.items() if v not in results}
     return peak_of(dataclasses.replace(plan, in_hbm=own), ())
 

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import chain
+from itertools import chain, pairwise
 from math import inf
 
 from neuronjax.errors import InternalError
@@ -197,7 +197,7 @@ class _Scheduling(IssueQueues):
         self.ready, self.why = [0.0] * nodes, [NOTHING] * nodes
         self.loads: list[tuple[float, int, str]] = []
         self.issues: list[tuple[float, int]] = []
-        self.periods: list[float] = []
+        self.periods = [0.0] * len(stream.loops)
         self.total = 0.0
         engines = core.chip.dma_engines // core.chip.cores_per_chip
         tiled = any(p.rows[1] < 4 or p.columns[1] < 4 for p in priced)
@@ -224,31 +224,27 @@ class _Scheduling(IssueQueues):
         iteration (`_period`)."""
         loops = self.stream.loops
         order = sorted(range(len(loops)), key=lambda n: loops[n].edges[-1])
-        periods = [0.0] * len(order)
         for number in order:
             loop = loops[number]
             if loop.left_out > 0:
                 self._until(loop.edges[-1])
-                periods[number] = self._period(loop)
-                self.total += loop.left_out * periods[number]
+                self.periods[number] = self._period(loop)
+                self.total += loop.left_out * self.periods[number]
                 self.floor = self.total
         self._until(len(self.priced))
         if not all(self.done):
             raise InternalError(f"{self.done.count(0)} instructions never start")
         for number in order:
             if loops[number].left_out <= 0:
-                periods[number] = self._period(loops[number])
-        self.periods = periods
+                self.periods[number] = self._period(loops[number])
 
     def _period(self, loop: UnrolledLoop) -> float:
         """Return the seconds between the ends of a loop's last two iterations, or the
         length of its only iteration; 0 without iterations."""
         if len(loop.edges) < 2:
             return 0.0
-        ends = [
-            max(self.ends[first:last], default=0.0)
-            for first, last in zip(loop.edges, loop.edges[1:], strict=False)
-        ]
+        turns = [self.ends[first:last] for first, last in pairwise(loop.edges)]
+        ends = [max(turn, default=0.0) for turn in turns]
         if len(ends) > 1:
             return max(0.0, ends[-1] - ends[-2])
         first, last = loop.edges[0], loop.edges[-1]

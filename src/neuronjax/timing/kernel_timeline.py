@@ -293,17 +293,13 @@ def _usage(schedule: KernelSchedule, memory: str) -> list[int]:
             end = max(schedule.starts[first], schedule.ends[last])
             changes += [(schedule.starts[first], size), (end, -size)]
     changes.sort()
-    found, now = [0] * _STRETCHES, 0
-    place = 0
+    found, now, place = [0] * _STRETCHES, 0, 0
     for when, change in changes:
         at = min(_STRETCHES - 1, int(when / total * _STRETCHES)) if total else 0
-        while place < at:
-            place += 1
-            found[place] = now
-        now += change
+        found[place + 1 : at + 1] = [now] * (at - place)
+        place, now = at, now + change
         found[at] = max(found[at], now)
-    for later in range(place + 1, _STRETCHES):
-        found[later] = now
+    found[place + 1 :] = [now] * (_STRETCHES - place - 1)
     return found
 
 

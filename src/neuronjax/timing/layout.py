@@ -189,5 +189,5 @@ def meets_little(fused: Fused, step: FusedStep, value: int, room: float) -> bool
     if step.form != "matmul" or len(step.operands) != 2:
         return False
     sides = [fused.access[v].roots for v in step.operands]
-    others = {r for roots in sides for r in roots} - {value}
+    others = fused.roots(step.operands) - {value}
     return (value,) in sides and sum(fused.sizes[r] for r in others) <= room

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import INSTANCES, InstanceSpec, Target, Topology
 from neuronjax.timing import assumptions as c
-from neuronjax.timing.collective_steps import CollectiveStep
+from neuronjax.timing.collective_steps import CollectiveStep, Flows
 from neuronjax.timing.routes import routes_of
 
 
@@ -75,11 +75,9 @@ class Network:
     def _node(self, chip: int) -> int:
         return chip // self.chips_per_node
 
-    def _divided(
-        self, step: CollectiveStep
-    ) -> tuple[dict[int, dict[tuple[int, int], float]], dict[tuple[int, int], float]]:
-        inside: dict[int, dict[tuple[int, int], float]] = {}
-        outside = {}
+    def _divided(self, step: CollectiveStep) -> tuple[dict[int, Flows], Flows]:
+        inside: dict[int, Flows] = {}
+        outside: Flows = {}
         for (a, b), size in step.flows.items():
             if self._node(a) == self._node(b):
                 ends = (a % self.chips_per_node, b % self.chips_per_node)
@@ -88,9 +86,7 @@ class Network:
                 outside[a, b] = size
         return inside, outside
 
-    def _over_efa(
-        self, step: CollectiveStep, flows: Mapping[tuple[int, int], float]
-    ) -> float:
+    def _over_efa(self, step: CollectiveStep, flows: Flows) -> float:
         """Return the seconds in which the slowest EFA interface carries its part of
         `flows`, per byte of the collective. All ranks on `chips_per_interface`
         neighbouring chips share an interface, which sends and receives at the same
@@ -108,13 +104,11 @@ class Network:
         sharing: Counter[int] = Counter()
         for chip, ranks in step.senders.items():
             sharing[chip // self.chips_per_interface] += ranks
-        return (
-            max(
-                size / step.senders[chip] * sharing[chip // self.chips_per_interface]
-                for (chip, _), size in load.items()
-            )
-            / self.efa_bytes_per_second
+        slowest = max(
+            size / step.senders[chip] * sharing[chip // self.chips_per_interface]
+            for (chip, _), size in load.items()
         )
+        return slowest / self.efa_bytes_per_second
 
 
 @functools.lru_cache(maxsize=64)

@@ -78,10 +78,8 @@ class _ScanRewriting:
         )
 
     def _instruction(self, block: Block, i: Instruction) -> list[Instruction]:
-        if isinstance(i, Loop):
-            found = self._scan(block, i)
-            if found is not None:
-                return found
+        if isinstance(i, Loop) and (found := self._scan(block, i)) is not None:
+            return found
         return [self._inside(i)] if i.blocks else [i]
 
     def _inside(self, i: Instruction) -> Instruction:

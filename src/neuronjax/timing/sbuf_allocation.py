@@ -9,7 +9,7 @@ of tiles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import ceil
 
 from neuronjax.ir.instruction import Buffer
@@ -53,13 +53,9 @@ class SbufAllocation:
         self.core, self.fused, self.capacity = core, fused, capacity
         self.plan_inner = plan_inner
         self.units = [Unit(region) for region in regions]
-        self.results = {r for v in fused.results for r in fused.access[v].roots}
-        self.kept_results = {
-            r
-            for n, v in enumerate(fused.results)
-            if n in resident
-            for r in fused.access[v].roots
-        }
+        self.results = fused.roots(fused.results)
+        kept = (v for n, v in enumerate(fused.results) if n in resident)
+        self.kept_results = fused.roots(kept)
         self.output_bytes = output_bytes(fused)
         self.is_nested = is_nested
         self.argument = {v: n for n, v in enumerate(fused.arguments)}
@@ -227,8 +223,7 @@ class SbufAllocation:
         if value in self.passed_on:
             return
         fraction, turned = part or (1.0, False)
-        size = self.fused.sizes[value]
-        size = ceil(size * fraction) * times
+        size = ceil(self.fused.sizes[value] * fraction) * times
         if size:
             reason = self._reason(value, value in unit.region.whole)
             self._move(unit, value, size, reason, True, whole, turned)
@@ -292,7 +287,7 @@ class SbufAllocation:
             self.in_hbm[value] = (n + 1, last)
 
     def _make_room(
-        self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
+        self, n: int, unit: Unit, room: float, needed: Collection[int]
     ) -> None:
         """Remove from SBUF the values that no unit from `n` on reads, then evict values
         until the remaining ones fit in `room` bytes. Values in `needed` do not count,
@@ -343,8 +338,7 @@ class SbufAllocation:
                 if not is_result and self._passes_on(n, value, later):
                     self.passed_on.add(value)
                     continue
-                size = fused.sizes[value]
-                if self._fits(n, unit, size, later, room):
+                if self._fits(n, unit, fused.sizes[value], later, room):
                     self._keep(n, value)
                 elif value not in self.in_hbm:
                     self._save(n, unit, value, "spill_save")
@@ -449,11 +443,8 @@ class SbufAllocation:
         self.plan_inner(unit)
         (step,) = unit.region.steps
         carried = sum(self.fused.sizes[step.results[p]] for p in unit.resident)
-        needed = dict.fromkeys(
-            root
-            for position, value in enumerate(step.operands)
-            if position in unit.resident
-            for root in self.fused.access[value].roots
+        needed = self.fused.roots(
+            value for n, value in enumerate(step.operands) if n in unit.resident
         )
         self._make_room(n, unit, self.capacity * CARRY_SHARE.value - carried, needed)
         for position, value in enumerate(step.operands):

@@ -167,8 +167,7 @@ class _Grouping:
         else:
             place, candidates = found
             region = self.regions[place]
-        rows = max(candidates) if candidates else 1
-        region.candidates, region.rows = candidates, rows
+        region.candidates, region.rows = candidates, max(candidates, default=1)
         region.steps.append(step)
         self._take_operands(region, step)
         region.inside.update(step.results)
@@ -210,8 +209,7 @@ class _Grouping:
         )
 
     def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
-        first = region.steps[0].form
-        if first in ALONE:
+        if region.form in ALONE:
             return None
         if step.form == "matmul":
             if self._accumulates(region, step):
@@ -227,14 +225,12 @@ class _Grouping:
             for value, own in zip(step.operands, taken, strict=True):
                 if not outside(access[value].roots):
                     rows = rows & own
-        per_tile = self.per_tile
-        before = ceil(region.rows / per_tile)
-        after = ceil(max(rows, default=1) / per_tile)
-        if after < before:
+        most = max(rows, default=1)
+        if ceil(most / self.per_tile) < ceil(region.rows / self.per_tile):
             # Tiles may become fewer only in a region that has no matmul and no
             # fold, and keeps several rows.
             folds = any(s.form == "reduce" or s.reduces for s in region.steps)
-            if max(rows, default=1) == 1 or region.has_matmul or folds:
+            if most == 1 or region.has_matmul or folds:
                 return None
         return rows
 
