@@ -64,18 +64,17 @@ def viewed(
 
     `operands` has the value numbers of `i`'s operands, `arguments` those of the block's
     arguments, which are in HBM. `access` and `types` are indexed by value number."""
-    kind = type(i)
-    if kind is TensorCopy or kind is BitcastCopy:
+    if isinstance(i, TensorCopy | BitcastCopy):
         source, target = i.operands[0].type.dtype, i.results[0].type.dtype
         # Engines compute in FP32, so reading the narrow dtype gives the same values.
         widens = source.itemsize <= target.itemsize
         widens = widens and (target.kind not in "biu" or source.kind in "biu")
-        return access[operands[0]] if kind is BitcastCopy or widens else None
-    if kind is not DmaCopy:
+        keeps = widens or isinstance(i, BitcastCopy)
+        return access[operands[0]] if keeps else None
+    if not isinstance(i, DmaCopy):
         return None
     before = access[operands[0]]
     shape, result = i.operands[0].type.shape, i.results[0].type.shape
-    assert isinstance(i, DmaCopy)
     if i.kind == "broadcast":
         rows, scalar = _broadcast(shape, result, i.parameters[0])
         return _view(before, rows, before.is_scalar if scalar is None else scalar)

@@ -109,7 +109,7 @@ def streams(
 
 def _exact_in_fp32(op: str, dtype: np.dtype) -> bool:
     """Return whether `op` on integers of `dtype` is exact in FP32; True for floats."""
-    if dtype.kind not in "iub" or op in BITWISE or dtype.kind == "b":
+    if dtype.kind not in "iu" or op in BITWISE:
         return True
     return dtype.itemsize == 1 or (dtype.itemsize == 2 and op != "multiply")
 
@@ -152,17 +152,14 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    dtype = i.results[0].type.dtype
+    dtype, elements = i.results[0].type.dtype, prod(i.results[0].type.shape)
     if i.op in SOFTWARE_FUNCTIONS:
-        operations = prod(i.results[0].type.shape) * a.FUNCTION_OPERATIONS.value
-        return (software(core, i, operations),)
+        return (software(core, i, elements * a.FUNCTION_OPERATIONS.value),)
     if i.op in ("divide", "remainder") and i.engine == "gpsimd":  # integers
-        elements = prod(i.results[0].type.shape)
         return (software(core, i, elements * a.INTEGER_DIVISION.value),)
     if i.op == "divide":
         return _divide(i, core, reading)
-    legal = i.engine == "vector" or _exact_in_fp32(i.op, dtype)
-    if not legal:
+    if i.engine != "vector" and not _exact_in_fp32(i.op, dtype):
         return streams(core, i, reading, "tensor_tensor", on_vector=False)
     if _tensors(i, reading) < 2 or i.op in PASSES:
         return one_stream(
@@ -226,9 +223,7 @@ def _(i: BitcastCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
-    (result,) = i.results
-    elements = prod(result.type.shape)
-    if elements == 1 or is_stored(i):
+    if prod(i.results[0].type.shape) == 1 or is_stored(i):
         return FREE
     zero = not np.any(np.ascontiguousarray(i.value).reshape(-1)[:1].view(np.uint8))
     queues: tuple[Queue, ...] = ("gpsimd", "vector")

@@ -45,11 +45,8 @@ _MOST_WAYS = 64
 def categories_of(names: Sequence[str]) -> tuple[Category | None, ...]:
     """Return each argument's category, found from its pytree path in `names`: a
     parameter, optimizer state, or None if the path does not tell."""
-    found: dict[str, Category] = {}
-    for name in parameters_of(names):
-        found[name] = "parameters"
-    for name in filter(is_state_name, names):
-        found[name] = "optimizer state"
+    found: dict[str, Category] = dict.fromkeys(parameters_of(names), "parameters")
+    found |= dict.fromkeys(filter(is_state_name, names), "optimizer state")
     return tuple(found.get(name) for name in names)
 
 

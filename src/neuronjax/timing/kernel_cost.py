@@ -235,9 +235,6 @@ def _live_bytes(entries: Sequence[KernelInstruction]) -> int:
 def _may_move(i: KernelInstruction) -> bool:
     """Return whether an instruction has no `engine=` and ScalarE can run it: a copy, or
     a product or sum with a number."""
-    if not i.is_open:
-        return False
-    if i.name == "tensor_copy":
-        return True
     operators = {i.attributes.get("op0"), i.attributes.get("op1")} - {None}
-    return i.name == "tensor_scalar" and operators <= _AFFINE
+    is_affine = i.name == "tensor_scalar" and operators <= _AFFINE
+    return i.is_open and (is_affine or i.name == "tensor_copy")

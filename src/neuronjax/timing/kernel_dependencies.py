@@ -42,8 +42,6 @@ _HBM = frozenset({"private_hbm", "shared_hbm"})
 #: A tile's writers wait for the entries that last accessed earlier tiles in the same
 #: memory. If these are more than `_FEW`, they form a group, for which all writers wait.
 _FEW = 8
-
-
 #: A box that extends over more cells than this is in a list that every search reads.
 _MOST_CELLS = 4
 

@@ -197,9 +197,8 @@ class _Schedule:
         for streams, moves in prices.load_groups():
             start, total = state.dma, 0.0
             for move in moves:
-                source = times.get(move.movement.value)
-                if source is not None and source[1] > start:
-                    start = source[1]
+                _, made = times.get(move.movement.value, (0.0, 0.0))
+                start = max(start, made)
                 total += move.seconds
             end = start + total
             span = end
@@ -210,10 +209,8 @@ class _Schedule:
                 size = sum(m.movement.transfer.bytes for m in moves) / prices.blocks
                 first = start + total / max(1, ceil(size / CHUNK_BYTES.value))
             for move in moves:
-                arrived[move.movement.value] = (
-                    first + move.latency,
-                    span + move.latency,
-                )
+                ready = first + move.latency, span + move.latency
+                arrived[move.movement.value] = ready
                 pieces = prices.pieces if streams else 1
                 self.recorder.move(prices, move, start, span, pieces)
             state.dma = end
