@@ -80,14 +80,9 @@ class ArtifactFamily:
 def _fit(given: Sequence[Any], saved: Sequence[Any]) -> bool:
     if list(map(len, given)) != list(map(len, saved)):
         return False
-    sizes: dict[str, int] = {}
-
-    def expected(symbol: Any, size: int) -> int:
-        is_size = isinstance(symbol, int)
-        return symbol if is_size else sizes.setdefault(str(symbol), size)
-
-    pairs = zip(itertools.chain(*saved), itertools.chain(*given), strict=True)
-    return all(expected(symbol, size) == size for symbol, size in pairs)
+    pairs = [*zip(itertools.chain(*saved), itertools.chain(*given), strict=True)]
+    sizes = {str(n): n for n, _ in pairs if isinstance(n, int)}
+    return all(sizes.setdefault(str(symbol), size) == size for symbol, size in pairs)
 
 
 def read_artifact(source: Source) -> Artifact:

@@ -80,6 +80,7 @@ def decode_module(
     }
     functions = _with_lent_lines(functions)
     body = functions[main].body
+    given, count = module.operation.attributes, "mhlo.num_partitions"
     return Program(
         functions,
         main,
@@ -90,7 +91,7 @@ def decode_module(
             by_name[main], "arg_attrs", len(body.arguments)
         ),
         result_shardings=shardings_of(by_name[main], "res_attrs", len(body.results)),
-        partitions=_partitions(module),
+        partitions=ir.IntegerAttr(given[count]).value if count in given else None,
     )
 
 
@@ -119,12 +120,6 @@ def _lent(region: Region, lines: Collection[str]) -> Region:
         for op in region.ops
     ]
     return replace(region, ops=tuple(ops))
-
-
-def _partitions(module: Any) -> int | None:
-    attributes = module.operation.attributes
-    name = "mhlo.num_partitions"
-    return ir.IntegerAttr(attributes[name]).value if name in attributes else None
 
 
 def _entry(functions: Mapping[str, Any]) -> str:

@@ -126,7 +126,7 @@ def partition(program: Program, module: Any) -> Program:
         local = renumbered(local, mesh.device_ids)
         mesh = replace(mesh, device_ids=())
     shardings = tuple(Sharding(mesh, split) for split in splits)
-    main = _around(outside, local.entry.body, shardings)
+    main = _around(outside, local.entry.body, mesh, shardings)
     functions = {**local.functions, local.main: Function(local.main, main)}
     return replace(
         local,
@@ -136,9 +136,9 @@ def partition(program: Program, module: Any) -> Program:
     )
 
 
-def _around(outside: Region, body: Region, shardings: tuple[Sharding, ...]) -> Region:
-    mesh = shardings[0].mesh if shardings else Mesh(())
-    assert isinstance(mesh, Mesh)
+def _around(
+    outside: Region, body: Region, mesh: Mesh, shardings: tuple[Sharding, ...]
+) -> Region:
     count = len(outside.arguments)
     results = tuple(Value(v.number, v.type) for v in outside.results)
     op = Op(
@@ -385,9 +385,8 @@ def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
         if mesh.axes[axis][1] > 1
     ]
     order = sorted((step, axis) for step, axis in steps if step)
-    strides = [step for step, _ in order]
     expected = np.cumprod([1, *[mesh.axes[axis][1] for _, axis in order]]).tolist()
-    if [*strides, count] != expected:
+    if [*(step for step, _ in order), count] != expected:
         return None
     digits = np.indices(places.shape)
     rebuilt = sum((step * digits[axis] for step, axis in order), np.zeros_like(places))

@@ -229,7 +229,9 @@ def hide(module: ir.Module) -> None:
         replace(op, CARRIERS[len(op.operands)], own(op) | marked(op.name))
     for op in found(module, lambda op: op.name == CALL and not len(op.results)):
         printing(op, [ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))])
-    for op in found(module, _is_constant):
+    for op in found(module, lambda op: op.name == "stablehlo.constant"):
+        if op.parent.name in COMBINING:
+            continue
         for use in list(op.results[0].uses):
             if _is_float(op) or use.owner.name == "stablehlo.convert":
                 protect(op, use)
@@ -266,10 +268,6 @@ def _is_elementwise(op: Any) -> bool:
         return False
     types = {value.type for value in (*op.operands, *op.results)}
     return len(types) == len(op.results) == 1 and _is_float(op)
-
-
-def _is_constant(op: Any) -> bool:
-    return op.name == "stablehlo.constant" and op.parent.name not in COMBINING
 
 
 def _is_float(op: Any) -> bool:

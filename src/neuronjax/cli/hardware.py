@@ -82,13 +82,10 @@ def neighbours(topology: hardware.Topology, index: int) -> list[int]:
         stride = math.prod(topology.shape[axis + 1 :])
         place = index // stride % size
         every = set(range(size))
-        if topology.kind == "switch":
-            places = every
-        elif topology.closed[axis]:
-            places = {(place - 1) % size, (place + 1) % size}
-        else:
-            places = {place - 1, place + 1} & every
-        devices |= {index + (other - place) * stride for other in places}
+        places = every if topology.kind == "switch" else {place - 1, place + 1}
+        if topology.closed[axis]:
+            places = {other % size for other in places}
+        devices |= {index + (other - place) * stride for other in places & every}
     return sorted(devices - {index})
 
 

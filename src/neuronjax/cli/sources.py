@@ -331,8 +331,7 @@ def draw(type: jax.ShapeDtypeStruct, generator: np.random.Generator) -> np.ndarr
     """Return a random array of a type: normal floats, integers from 0 to 7, or fair
     booleans."""
     dtype = np.dtype(type.dtype)
-    if dtype == np.bool_:
-        return generator.integers(0, 2, type.shape).astype(bool)
-    if dtype.kind in "iu" or dtype.name in ("int4", "uint4"):
-        return generator.integers(0, 8, type.shape).astype(dtype)
+    if dtype.kind in "biu" or dtype.name in ("int4", "uint4"):
+        end = 2 if dtype == np.bool_ else 8
+        return generator.integers(0, end, type.shape).astype(dtype)
     return np.asarray(generator.standard_normal(type.shape, np.float32)).astype(dtype)

@@ -322,7 +322,8 @@ def _trace(
         with tracing(traces[number]):
             if number:  # program 0 allocated the arguments
                 traces[number].skip_shared(len(storages))
-            args, kwargs = arguments.unflatten(call.tree, list(map(_tensor, storages)))
+            tensors = [NkiTensor(s.shape, s.dtype, s, name=s.name) for s in storages]
+            args, kwargs = arguments.unflatten(call.tree, tensors)
             with named_mistakes():
                 values[number] = kernel.function(*args, **kwargs)
 
@@ -368,10 +369,6 @@ def _arguments(
         for storage, array in zip(storages, call.arrays, strict=True):
             machine.load(storage, canonical(array))
     return storages
-
-
-def _tensor(storage: Storage) -> NkiTensor:
-    return NkiTensor(storage.shape, storage.dtype, storage, name=storage.name)
 
 
 def _results(value: Any, accesses: list[Access]) -> Any:

@@ -18,11 +18,9 @@ K, because the array needs four passes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 _NOTE = "made by neuronjax, an emulator: no compiled kernel and no trace of a chip"
@@ -95,30 +93,18 @@ def write_files(
         path.write_text(json.dumps(content, indent=2) + "\n")
 
 
-Figures = Mapping[str, float]
-
-
-def _multiplied_per_byte(figures: Figures) -> float:
-    moved = figures["hbm_read_bytes"] + figures["hbm_write_bytes"]
-    executed = figures["adjusted_hardware_flops"] - figures["adjusted_transpose_flops"]
-    return executed / moved if moved else 0.0
-
-
-#: Older name -> its value from `Profile.metrics`; all other names are the same.
-OLDER_NAMES: Mapping[str, Callable[[Figures], float]] = MappingProxyType(
-    {
-        "hardware_flops": itemgetter("adjusted_hardware_flops"),
-        "transpose_flops": itemgetter("adjusted_transpose_flops"),
-        "mm_arithmetic_intensity": _multiplied_per_byte,
-    }
-)
-
-
-def summary(figures: Figures) -> dict[str, Any]:
+def summary(figures: Mapping[str, float]) -> dict[str, Any]:
     """Return the summary of a profile; its `predicted` says that nothing was measured.
 
     Args:
         figures: `Profile.metrics`: seconds, bytes, FLOP, and fractions from 0 to 1.
     """
-    older = {name: value(figures) for name, value in OLDER_NAMES.items()}
+    moved = figures["hbm_read_bytes"] + figures["hbm_write_bytes"]
+    executed = figures["adjusted_hardware_flops"]
+    transposed = figures["adjusted_transpose_flops"]
+    older = {
+        "hardware_flops": executed,
+        "transpose_flops": transposed,
+        "mm_arithmetic_intensity": (executed - transposed) / moved if moved else 0.0,
+    }
     return {"predicted": True, **figures, **older}
