@@ -103,3 +103,11 @@ def test_what_is_exact_is_not_compiled(stepper):
             i, x = step(shape, op=op)
             stepper.execute(i, x, KEY)
     assert (Compilations.so_far() - before).programs == 0
+
+
+def test_a_large_array_is_not_compiled_either(stepper):
+    before = Compilations.so_far()
+    i, x = step(((1 << 20) + 1,), op="add")
+    [found] = stepper.execute(i, x, KEY)
+    np.testing.assert_array_equal(found, x[0] + x[1])
+    assert (Compilations.so_far() - before).programs == 0

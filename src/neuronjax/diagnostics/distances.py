@@ -129,10 +129,10 @@ def distances(
 
     A parameter that is missing in `setting` is 0."""
     is_short = actual.dtype.itemsize < 4 and actual.dtype.kind not in "iub"
-    ours = actual.astype(np.float32) if is_short else actual
-    types = ours.dtype.char + reference.dtype.char
+    types = ("f" if is_short else actual.dtype.char) + reference.dtype.char
     if types not in _TYPES or not choice.usable():
         return None
+    ours = actual.astype(np.float32) if is_short else actual
     told, wanted, asked = _asked(tuple(setting.items()))
     measure, found = choice.on_arrays("distance_kernel", asked, types), _Numbers()
     measure(*map(np.ascontiguousarray, (ours, reference)), told, found)
@@ -148,8 +148,8 @@ def distances(
 def _asked(
     setting: tuple[tuple[Told, float], ...],
 ) -> tuple[Any, Sequence[Distance], int]:
-    """Return the settings as an array, the figures that they ask for, and the latter as
-    bits of a number."""
+    """Return the settings as an array, the figures that the settings ask for, and a
+    number whose bit n says whether the settings ask for figure n."""
     told = dict(setting)
     asked = _ALWAYS.union(*(ASKED_BY.get(name, ()) for name in told))
     numbers = _Numbers(*(told.get(name, 0.0) for name in Told))

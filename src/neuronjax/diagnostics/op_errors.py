@@ -134,7 +134,6 @@ def errors_in(found: Figures, actual: np.ndarray, reference: np.ndarray) -> Erro
 
 
 @functools.cache
-@functools.cache
 def steps_of(dtype: Any) -> Mapping[Told, float]:
     """Return the parameters with which `figures` counts ULPs of `dtype`."""
     if np.dtype(dtype).kind in "iub":

@@ -177,11 +177,11 @@ class Lane:
         return [self.array(view.buffer.number) for view in views]
 
     def held(self, views: Sequence[Any]) -> list[Any]:
-        """Return what `arrays` has for `views`, to be held under other numbers."""
+        """Return the entries of `arrays` for `views`, without rounding any `Fed`."""
         return [self.arrays[view.buffer.number] for view in views]
 
     def leave(self, block: Block) -> list[Any]:
-        """Return what is held for the results of a block, and free it."""
+        """Return the arrays of a block's results, as `held` does, and free them."""
         results = self.held(block.results)
         for number in self.side.results(block):
             self.arrays.pop(number, None)

@@ -79,13 +79,13 @@ class Reference64:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the key of `Emulator.identity` if `i` has no floats. Otherwise an
-        instruction computes what no other does."""
-        if self._how(i).has_floats:
+        """Return the key of `Emulator.identity` if `i` has no floats, otherwise a key
+        that no other instruction has."""
+        if self._execution(i).has_floats:
             return "float64", id(i), key.path
         return self._emulator.identity(i, key, position)
 
-    def _how(self, i: Instruction) -> _Executed:
+    def _execution(self, i: Instruction) -> _Executed:
         if id(i) not in self._known:
             has_floats = any(is_float(v.type.dtype) for v in (*i.operands, *i.results))
             self._known[id(i)] = _Executed(
@@ -100,7 +100,7 @@ class Reference64:
         key: RoundingKey,
         position: Position,
     ) -> Sequence[Any]:
-        rule = self._how(i).rule
+        rule = self._execution(i).rule
         if rule is None:
             results = self._emulator.execute(i, self._left(i, operands), key, position)
             return [self.enter(x) for x in results]
@@ -119,7 +119,7 @@ class Reference64:
         """Return the results of `i` on every device, floats as float64.
 
         The emulator executes kernels, and collectives without floats."""
-        if not self._how(i).has_floats or not isinstance(i, Collective):
+        if not self._execution(i).has_floats or not isinstance(i, Collective):
             declared = [self._left(i, x) for x in operands]
             results = self._emulator.exchange(i, declared, key, position)
             return [[self.enter(x) for x in own] for own in results]
@@ -151,7 +151,7 @@ class Reference64:
 
     def _left(self, i: Instruction, operands: Sequence[Any]) -> list[Any]:
         """Return operands in declared dtypes; record that `i` runs in FP32."""
-        if self._how(i).has_floats:
+        if self._execution(i).has_floats:
             self.kept_in_float32.add(i.name)
         pairs = zip(operands, i.operands, strict=True)
         return [self.leave(x, v.type.dtype) for x, v in pairs]

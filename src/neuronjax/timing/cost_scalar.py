@@ -33,8 +33,8 @@ class ActivationRecipe:
     vector: int = 0
 
 
-# First come the functions that ScalarE provides, by their names in nki.language, then
-# other functions of StableHLO, which textbook identities compute (ASSUMPTION).
+# The first functions are those that ScalarE provides, by their names in nki.language.
+# ASSUMPTION: the other functions of StableHLO are computed by textbook identities.
 RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
     {
         name: ActivationRecipe(("" if name in IN_EVERY_TABLE else name,))

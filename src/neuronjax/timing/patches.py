@@ -40,8 +40,9 @@ def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
 
 
 def copied_bytes(i: Im2col) -> int:
-    """Return the bytes that DMA writes to copy an image with few channels, at most the
-    bytes of all patches."""
+    """Return the bytes that DMA writes to copy an image with few channels: one copy for
+    each position along the first axis of the kernel (or of the result, if the result's
+    axis is shorter), but at most the bytes of all patches."""
     window = i.window
     copies = min(window.sizes[0], _places(i)) if window.sizes else 1
     return min(i.results[0].type.size_bytes, copies * i.operands[0].type.size_bytes)

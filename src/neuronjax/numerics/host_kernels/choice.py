@@ -94,8 +94,9 @@ def _has_kernels() -> bool:
 
 @functools.cache
 def on_arrays(kernel: str, *about: Any) -> Callable[..., None]:
-    """Return a kernel that takes contiguous arrays of NumPy, or of `ctypes`, the first
-    of NumPy. `kernel` is a module of this package, whose `write` gets `about`."""
+    """Return a kernel as a function of contiguous arrays. The first is an array of
+    NumPy, the others may be arrays of `ctypes`. `kernel` names a module of this
+    package; its `write` gets `about`."""
     package = __package__ or ""
     compiled = importlib.import_module(f"{package}.compiled")  # slow to import
     module = importlib.import_module(f"{package}.{kernel}")

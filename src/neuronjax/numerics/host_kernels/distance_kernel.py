@@ -69,7 +69,7 @@ def _larger(c: Code, a: Value, b: Value) -> Value:
 
 
 class _Numbers:
-    """Stored numbers and their references, or vectors of them.
+    """One number and its reference, or a vector of numbers and one of references.
 
     Attributes:
         c: the code of the kernel.
@@ -100,7 +100,7 @@ class _Numbers:
         return _joined(self.c, figure, total, x)
 
     def both(self, *comparisons: tuple[Value, str, Value]) -> Value:
-        """Return whether the comparisons hold, of numbers that are no NaN."""
+        """Return whether all comparisons hold and none reads a NaN."""
         results = (self.c.fcmp_ordered(how, x, y) for x, how, y in comparisons)
         return functools.reduce(self.c.and_, results)
 

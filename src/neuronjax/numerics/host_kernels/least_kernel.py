@@ -1,4 +1,4 @@
-"""The smallest nonzero magnitude of FP32 numbers."""
+"""A kernel that finds the smallest nonzero magnitude among FP32 numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FP64 numbers with random relative changes, which are a hash of their magnitudes."""
+"""A kernel that changes each FP64 number by a hash of its magnitude, relatively."""
 
 from __future__ import annotations
 
