@@ -1,4 +1,4 @@
-"""A kernel that changes each FP64 number by a hash of its magnitude, relatively."""
+"""A kernel that multiplies FP64 numbers by one plus a small hash of the magnitude."""
 
 from __future__ import annotations
 
