@@ -139,25 +139,37 @@ class Named(NamedTuple):
         all_names |= {positional[n] for n in chosen if n < count} & keywords
         return cls(tuple(sorted(chosen)), tuple(sorted(all_names)))
 
-    def split(
-        self, args: tuple, kwargs: dict
-    ) -> tuple[tuple[tuple, dict], Callable[[Any], tuple[tuple, dict]]]:
-        """Return the arguments without the selected ones, and a function that adds
-        these again."""
-        kept = [i for i in range(len(args)) if i not in self.numbers]
+    def split(self, args: tuple, kwargs: dict) -> tuple[tuple[tuple, dict], Rest]:
+        """Return the arguments without the selected ones, and the selected ones."""
+        kept = tuple(i for i in range(len(args)) if i not in self.numbers)
         dynamic_args = tuple(args[i] for i in kept)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self.names}
         # Keep only selected arguments: tracers must not outlive the trace.
-        static_args = [None if i in kept else a for i, a in enumerate(args)]
-        static_kwargs = {k: v for k, v in kwargs.items() if k in self.names}
+        static_args = tuple(None if i in kept else a for i, a in enumerate(args))
+        static_kwargs = tuple((k, v) for k, v in kwargs.items() if k in self.names)
+        return (dynamic_args, dynamic_kwargs), Rest(kept, static_args, static_kwargs)
 
-        def rebuild(dynamic: tuple[tuple, dict]) -> tuple[tuple, dict]:
-            full = list(static_args)
-            for i, value in zip(kept, dynamic[0], strict=True):
-                full[i] = value
-            return tuple(full), {**static_kwargs, **dynamic[1]}
 
-        return (dynamic_args, dynamic_kwargs), rebuild
+@dataclass(frozen=True)
+class Rest:
+    """The arguments that `Named.split` takes out of a call, in their places.
+
+    Attributes:
+        kept: the positions of the other arguments.
+        args: the positional arguments of the call; None for the others.
+        kwargs: the keyword arguments, as pairs.
+    """
+
+    kept: tuple[int, ...]
+    args: tuple
+    kwargs: tuple[tuple[str, Any], ...]
+
+    def __call__(self, dynamic: tuple[tuple, dict]) -> tuple[tuple, dict]:
+        """Return all arguments of a call whose other arguments are `dynamic`."""
+        full = list(self.args)
+        for i, value in zip(self.kept, dynamic[0], strict=True):
+            full[i] = value
+        return tuple(full), {**dict(self.kwargs), **dynamic[1]}
 
 
 def _tuple(value: Any, one: type) -> tuple:

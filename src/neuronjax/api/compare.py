@@ -7,6 +7,7 @@ by `diagnostics.compare`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, overload
@@ -32,6 +33,7 @@ from neuronjax.diagnostics.compare import (
 from neuronjax.diagnostics.comparison import Comparison
 from neuronjax.diagnostics.edits.edit_result import ProgramComparison
 from neuronjax.diagnostics.edits.programs import EditedProgram, compare_programs
+from neuronjax.diagnostics.parallel_runs import Side
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.ir.own_callees import with_own_callees
@@ -158,51 +160,53 @@ def compare(
         asked = Asked.of(function, **setting, **static)
         return _edited(asked, against, tolerance or 0.0, rounding_seed, static)
     asked = Asked.of(function, target=target, policy=policy, **static)
-    options: dict[str, Any] = dict(
-        reference=reference,
-        baseline=None if baseline is None else _resolved(baseline),
-        tolerance=default_tolerance(asked.policy, reference)
-        if tolerance is None
-        else tolerance,
-        explain=explain,
+    is_policy, other = isinstance(reference, Policy), baseline and _resolved(baseline)
+    if tolerance is None:
+        tolerance = default_tolerance(asked.policy, reference)
+    # The sides keep what they know of the instructions for the next call.
+    sides = functools.lru_cache(maxsize=1)(
+        functools.partial(_sides, asked, rounding_seed, reference, other)
     )
 
     def compared(*args: Any, **kwargs: Any) -> Comparison:
         with asked.watching():
             captured = asked.captured(*args, **kwargs)
             with captured.outside():
-                return _compared(asked, captured, rounding_seed, **options)
+                setting, actual, referred, third = sides(captured.program, asked.policy)
+                return compare_sides(
+                    setting,
+                    actual,
+                    referred,
+                    arrays_of(captured),
+                    tolerance=tolerance,
+                    baseline=third,
+                    explain=explain,
+                    results=None if is_policy else output_names(captured),
+                    names={
+                        **asked.words,
+                        "reference": label(reference),
+                        "baseline": label(other) if other else "",
+                    },
+                )
 
     return compared
 
 
-def _compared(
+def _sides(
     asked: Asked,
-    captured: CapturedProgram,
     rounding_seed: int,
-    *,
     reference: Reference,
     baseline: Reference | None,
-    **options: Any,
-) -> Comparison:
-    policy, program = asked.policy, captured.program
+    program: Program,
+    policy: Policy,
+) -> tuple[Setting, Side, Side, Side | None]:
+    """Return the program's setting, and the program lowered for the emulation, the
+    reference and the baseline."""
     if program.holds_complex():
         program = real_program(program, sdk=policy.sdk)
     setting = setting_of(asked, with_own_callees(program), np.uint32(rounding_seed))
-    return compare_sides(
-        setting,
-        setting.emulated(policy),
-        setting.side(reference, policy),
-        arrays_of(captured),
-        baseline=None if baseline is None else setting.side(baseline, policy),
-        results=None if isinstance(reference, Policy) else output_names(captured),
-        names={
-            **asked.words,
-            "reference": label(reference),
-            "baseline": "" if baseline is None else label(baseline),
-        },
-        **options,
-    )
+    third = None if baseline is None else setting.side(baseline, policy)
+    return setting, setting.emulated(policy), setting.side(reference, policy), third
 
 
 def setting_of(asked: Asked, program: Program, call_index: Any = None) -> Setting:

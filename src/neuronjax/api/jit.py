@@ -1,6 +1,7 @@
 """`jit`: a JAX function, emulated.
 
-`jit(f)` is a `jax.jit` of three steps. The only caches are those of JAX.
+`jit(f)` is a `jax.jit` of three steps. The caches are those of JAX; besides, a function
+keeps its last captured program, as long as JAX keeps the trace.
 
     capture    f -> StableHLO for platform "neuron"            (neuronjax.capture)
     lower      StableHLO -> NeuronCore instructions            (neuronjax.lowering)
@@ -13,7 +14,8 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 
@@ -22,7 +24,7 @@ from neuronjax.api.calls import Named, Stateful
 from neuronjax.api.lowered import CallEntry, Lowered
 from neuronjax.capture import mesh_context
 from neuronjax.capture.mesh_context import MeshContext, Results, on_every_device
-from neuronjax.capture.trace import capturing
+from neuronjax.capture.trace import Capture, Traced, capturing
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import host_process, stages
 from neuronjax.execution.captured import CapturedProgram
@@ -34,6 +36,7 @@ from neuronjax.execution.probes.statistics import Statistics
 from neuronjax.execution.transformations import Emulation
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.model_parts import with_parts
+from neuronjax.ir.program import Program
 from neuronjax.numerics.host_kernels.choice import exportable
 from neuronjax.policy import Policy, Preset
 from neuronjax.policy.scopes import active_policy, policy_scope
@@ -119,6 +122,61 @@ _NOT_JAX = ("target", "policy", "collect")
 _OWN = (*_NOT_JAX, *_SHARDINGS, *_STATIC, "donate_argnums", "donate_argnames")
 
 
+class _Bound(NamedTuple):
+    """A function with the arguments of one call.
+
+    Attributes:
+        leaves: the arguments, as flat arrays.
+        out_tree: a function that returns the results' pytree structure after the
+            emulation has been called.
+        about: the user's function, its static arguments, the pytree and the types of
+            the others, and the mesh.
+    """
+
+    emulation: Emulation
+    leaves: list
+    out_tree: Callable[[], Any]
+    about: tuple
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The last captured call of a function, for a later call that JAX need not trace.
+
+    As for `jax.jit`, the user's function is not called again for arguments of the same
+    types. JAX's cache decides, which knows every setting that changes a trace."""
+
+    bound: _Bound
+    traced: Traced
+    capture: Capture
+    out_tree: Any
+    program: Program
+
+    @classmethod
+    def of(cls, bound: _Bound) -> _Kept:
+        traced = bound.emulation.trace(bound.leaves)
+        emulation = dataclasses.replace(bound.emulation, traced=traced)
+        found = emulation.capture(bound.leaves)
+        return cls(bound, traced, found, bound.out_tree(), with_parts(found.program))
+
+    def is_of(self, bound: _Bound) -> bool:
+        """Return whether the program of another call is the same."""
+        known = self.bound
+        if not _are_equal(known.about, bound.about):
+            return False
+        traced = known.emulation.trace(bound.leaves, self.traced.number)
+        return traced.stage.jaxpr is self.traced.stage.jaxpr
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    """Return whether two values are equal; False if they cannot be compared, as static
+    arguments that hold arrays."""
+    try:
+        return hash(a) == hash(b) and a == b
+    except (TypeError, ValueError):
+        return False
+
+
 class Emulated(Stateful):
     """A function emulated on a chip; made by `neuronjax.jit`.
 
@@ -160,6 +218,7 @@ class Emulated(Stateful):
             **{k: v for k, v in options.items() if k not in _OWN},
         )
         self._state = calls.CallState(self._name)
+        self._kept: _Kept | None = None
         #: Has an item while a call runs, and after a call that raised an error.
         self._unmade: list[bool] = []
 
@@ -345,7 +404,7 @@ class Emulated(Stateful):
 
         def leaves(args: tuple, kwargs: dict) -> list[Any]:
             _, args, kwargs = self._whole(self._step, args, kwargs)
-            return self._bind(self._step, args, kwargs, around)[1]
+            return self._bind(self._step, args, kwargs, around).leaves
 
         def under(target: Target, policy: Policy) -> CallEntry:
             other = self.with_options(target=target.name, policy=policy)
@@ -362,7 +421,7 @@ class Emulated(Stateful):
         keyword argument that has the name of a positional parameter."""
         context, around = _context, _around
         stages.start(f"{self._name} on {self.target.name}", self)
-        emulation, leaves, out_tree = self._bind(self._step, args, kwargs, around)
+        emulation, leaves, out_tree, _ = self._bind(self._step, args, kwargs, around)
         collector = self._collect and Collector(self._collect, self._setting)
         emulation = dataclasses.replace(emulation, collector=collector)
         emulation, leaves = emulation.closed(leaves)
@@ -380,14 +439,16 @@ class Emulated(Stateful):
         self, function: Callable[..., Any], args: tuple, kwargs: dict
     ) -> CapturedProgram:
         around, args, kwargs = self._whole(function, args, kwargs)
-        emulation, leaves, out_tree = self._bind(function, args, kwargs, around)
-        found = emulation.capture(leaves)
+        bound = self._bind(function, args, kwargs, around)
+        kept = self._kept
+        if kept is None or not kept.is_of(bound):
+            kept = self._kept = _Kept.of(bound)
         return CapturedProgram(
-            emulation=emulation,
-            inputs=leaves,
-            outputs=found.out_avals,
-            out_tree=out_tree(),
-            program=with_parts(found.program),
+            emulation=kept.bound.emulation,
+            inputs=bound.leaves,
+            outputs=kept.capture.out_avals,
+            out_tree=kept.out_tree,
+            program=kept.program,
         )
 
     def _bind(
@@ -396,9 +457,7 @@ class Emulated(Stateful):
         args: tuple,
         kwargs: dict,
         around: MeshContext = MeshContext(),
-    ) -> tuple[Emulation, list, Callable]:
-        """Return the emulation, its arguments as flat arrays, and a function that
-        returns the results' pytree structure after the emulation has been called."""
+    ) -> _Bound:
         host_process.check()
         called = nnx_state.for_arguments(called, (args, kwargs))
         dynamic, rebuild = self._static.split(args, kwargs)
@@ -410,8 +469,9 @@ class Emulated(Stateful):
         found: list[Any] = []
         pairs = zip(paths, names, strict=True)
         arrays = [calls.as_array(leaf, name) for (_, leaf), name in pairs]
-        types = jax.tree.unflatten(in_tree, around.typed(arrays))
-        spread = self._spread(called, around, *rebuild(types))
+        types = around.typed(arrays)
+        declared = rebuild(jax.tree.unflatten(in_tree, types))
+        spread = self._spread(called, around, *declared)
 
         def function(*leaves: Any) -> list[Any]:
             args, kwargs = rebuild(jax.tree.unflatten(in_tree, around.placed(leaves)))
@@ -427,7 +487,9 @@ class Emulated(Stateful):
             policy=self.policy,
             around=around,
         )
-        return emulation, list(map(on_every_device, arrays)), lambda: found[0]
+        about = called, rebuild, in_tree, tuple(types), around
+        leaves = [*map(on_every_device, arrays)]
+        return _Bound(emulation, leaves, lambda: found[0], about)
 
     def _spread(
         self, called: Callable, around: MeshContext, args: tuple, kwargs: dict

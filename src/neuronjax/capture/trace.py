@@ -135,8 +135,10 @@ class Traced:
         function: Callable[..., Any],
         types: tuple[jax.ShapeDtypeStruct, ...],
         names: Sequence[str],
+        number: int | None = None,
     ) -> Traced:
-        """Trace `function(*types)`, whose result may be any pytree of arrays.
+        """Trace `function(*types)`, whose result may be any pytree of arrays. `number`
+        is that of an earlier capture whose trace JAX may reuse.
 
         Raises:
             UnsupportedError: 64-bit floats, or complex numbers of them.
@@ -144,7 +146,7 @@ class Traced:
         """
         for leaf, name in zip(types, names, strict=True):
             check_argument(leaf, name)
-        number = next(_numbers)
+        number = next(_numbers) if number is None else number
         with _capture_scope(number):
             keep_whole(PLATFORM)
             try:

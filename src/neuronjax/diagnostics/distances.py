@@ -45,6 +45,7 @@ class Broken(IntEnum):
 Figures = Mapping[Distance | Broken, float]
 _NOTHING: Figures = dict.fromkeys((*Distance, *Broken), 0.0)
 _ALWAYS = frozenset(Distance).difference(*ASKED_BY.values())
+_TOLD = [*Told]
 _TYPES = {"fd", "ff", "dd"}
 _Numbers = ctypes.c_double * len(Distance)  # settings or results of the kernel
 
@@ -68,24 +69,35 @@ def figures(
         with np.errstate(all="ignore"):
             found = distances(a, r, setting)
             if found is not None:
-                return {**found, Broken.KNOWN2: found[Distance.REFERENCE2]}
+                return found
             return _total(_of_block(x, y, setting) for x, y in blocks_of(a, r))
 
-    known = _KNOWN.get()
-    if known is None or actual.size <= BLOCK_ELEMENTS:
-        return measured_now()
-    pair = id(actual), id(reference)
-    if pair not in known:
-        # The entry is removed when an array is freed, before another array gets its id.
-        arrays, ended = (actual, reference), lambda _: known.pop(pair, None)
-        known[pair] = [], [weakref.ref(x, ended) for x in arrays]
-    measured, _ = known[pair]
+    known = _KNOWN.get() or {}
+    measured, _ = known.get((id(actual), id(reference)), ((), ()))
     for of, found in measured:
         if _includes(of, setting):
             return found
     found = measured_now()
-    measured.append((setting, found))
+    if actual.size > BLOCK_ELEMENTS:  # measuring fewer again takes less time
+        remember(actual, reference, setting, found)
     return found
+
+
+def remember(
+    actual: np.ndarray,
+    reference: np.ndarray,
+    setting: Mapping[Told, float],
+    found: Figures,
+) -> None:
+    """Let `figures` return `found` for these arrays, inside of `remembering`."""
+    known, pair = _KNOWN.get(), (id(actual), id(reference))
+    if known is None:
+        return
+    if pair not in known:
+        # The entry is removed when an array is freed, before another array gets its id.
+        arrays, ended = (actual, reference), lambda _: known.pop(pair, None)
+        known[pair] = [], [weakref.ref(x, ended) for x in arrays]
+    known[pair][0].append((setting, found))
 
 
 def _includes(known: Mapping[Told, float], setting: Mapping[Told, float]) -> bool:
@@ -133,27 +145,33 @@ def distances(
     if types not in _TYPES or not choice.usable():
         return None
     ours = actual.astype(np.float32) if is_short else actual
-    told, wanted, asked = _asked(tuple(setting.items()))
+    wanted, asked = _asked(tuple(setting))
     measure, found = choice.on_arrays("distance_kernel", asked, types), _Numbers()
-    measure(*map(np.ascontiguousarray, (ours, reference)), told, found)
+    measure(*map(np.ascontiguousarray, (ours, reference)), told(setting), found)
     totals = dict(zip(wanted, found, strict=False))
     if not math.isfinite(totals[Distance.ERROR2] + totals[Distance.REFERENCE2]):
         return None
     if is_short and Distance.DIFFERENT in totals:  # the kernel rounds to FP32
         totals[Distance.DIFFERENT] = _count(_different(actual, reference))
-    return {**_NOTHING, **totals}
+    return completed(totals)
+
+
+def completed(totals: Mapping[Any, float]) -> Figures:
+    """Return totals of finite numbers, with the figures that are 0 or known by them."""
+    return {**_NOTHING, **totals, Broken.KNOWN2: totals[Distance.REFERENCE2]}
+
+
+def told(setting: Mapping[Told, float]) -> Any:
+    """Return settings as an array for a kernel."""
+    return _Numbers(*(setting.get(name, 0.0) for name in _TOLD))
 
 
 @functools.lru_cache(maxsize=1024)
-def _asked(
-    setting: tuple[tuple[Told, float], ...],
-) -> tuple[Any, Sequence[Distance], int]:
-    """Return the settings as an array, the figures that the settings ask for, and a
-    number whose bit n says whether the settings ask for figure n."""
-    told = dict(setting)
-    asked = _ALWAYS.union(*(ASKED_BY.get(name, ()) for name in told))
-    numbers = _Numbers(*(told.get(name, 0.0) for name in Told))
-    return numbers, sorted(asked), sum(1 << figure for figure in asked)
+def _asked(setting: tuple[Told, ...]) -> tuple[Sequence[Distance], int]:
+    """Return the figures that settings ask for, and a number whose bit n says whether
+    the settings ask for figure n."""
+    asked = _ALWAYS.union(*(ASKED_BY.get(name, ()) for name in setting))
+    return sorted(asked), sum(1 << figure for figure in asked)
 
 
 # -- by NumPy --------------------------------------------------------------------------

@@ -82,6 +82,20 @@ class LaneErrors:
     #: Distances of the current op's results, for the walk's observer.
     asked: dict[Value, Figures] = field(default_factory=dict)
 
+    def feed(self, arguments: Sequence[Any]) -> None:
+        """Store the arguments of main in `isolated` and `rounded`, as `compare` stores
+        the results of ops."""
+        if self.isolated is None:
+            return
+        executor, theirs = self.reference.side.executor, self.reference.side.program
+        pairs = self.isolated.side.program.main.arguments, theirs.main.arguments
+        for array, ours, buffer in zip(arguments, *pairs, strict=True):
+            fed = Fed(executor, self.reference.arrays[buffer.number], buffer.type.dtype)
+            fed.given, fed.entered = array, fed.array  # the reference rounds nothing
+            self.isolated.arrays[ours.number] = fed
+            if self.rounded is not None:
+                self.rounded.arrays[buffer.number] = fed
+
     def on_device(self, device: int) -> LaneErrors:
         """Return new lanes with the same purposes for `device`."""
         own = {
@@ -130,13 +144,21 @@ class LaneErrors:
         return is_wide and all(lane in lanes for lane in needed)
 
     def compare(
-        self, op: Op, views: Views, lanes: Lanes, repeats: bool, moves: bool
+        self,
+        op: Op,
+        views: Views,
+        lanes: Lanes,
+        repeats: bool,
+        moves: bool,
+        alone: Errors | None,
     ) -> Compared:
         """Return the errors of `op`; store the reference's results in `isolated` and
-        `rounded`, which compute the next ops from them."""
+        `rounded`, which compute the next ops from them. `alone` are the errors on the
+        reference's operands, if they are known."""
         total = Compared()
         self.asked.clear()
-        executed = [x for x in lanes if x is not self.isolated] if moves else lanes
+        is_known = moves or alone is not None
+        executed = [x for x in lanes if x is not self.isolated] if is_known else lanes
         for value in op.results:
             if repeats:
                 found = self._repeated(value, op.operands[0])
@@ -144,7 +166,9 @@ class LaneErrors:
                 found = self._compared(value, views, executed)
             self._feed(views, value, lanes)
             if moves and not repeats:
-                alone = self._moved(value, found.accumulation or Errors(), views)
+                own = self._moved(value, found.accumulation or Errors(), views)
+                found = found._replace(isolation=own)
+            if alone is not None:
                 found = found._replace(isolation=alone)
             self._known[value] = found
             total = total.plus(found)

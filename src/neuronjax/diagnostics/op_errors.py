@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -21,8 +20,7 @@ from neuronjax.diagnostics.distances import Broken, Figures, figures
 from neuronjax.numerics.host_kernels.figures import Distance, Told
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Errors:
+class Errors(NamedTuple):  # made faster than a dataclass, several times for each op
     """The errors of some elements against their reference.
 
     A ULP is the spacing of the declared format (1 for integers) at the larger of the
@@ -51,7 +49,7 @@ class Errors:
     sum_actual2: float = 0.0
     sum_product: float = 0.0
 
-    def __add__(self, other: Errors) -> Errors:
+    def __add__(self, other: Errors) -> Errors:  # type: ignore[override]
         sums = {n: getattr(self, n) + getattr(other, n) for n in _SUMMED}
         return Errors(max_ulp=max(self.max_ulp, other.max_ulp), **sums)
 
@@ -102,7 +100,7 @@ class Errors:
         return {name: getattr(self, name) for name in _REPORTED}
 
 
-_SUMMED = tuple(f.name for f in fields(Errors) if f.name != "max_ulp")
+_SUMMED = tuple(name for name in Errors._fields if name != "max_ulp")
 _REPORTED = (
     *("elements", "differing", "max_ulp", "mean_ulp", "relative_l2", "cosine"),
     *("sqnr_db", "nonfinite", "nonfinite_reference", "nonfinite_changed"),

@@ -28,6 +28,7 @@ from neuronjax.diagnostics.faults.recorder import Witness
 from neuronjax.diagnostics.faults.shares import Seen
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.diagnostics.faults.whole_numbers import unheld
+from neuronjax.diagnostics.joint_execution import executed_together
 from neuronjax.diagnostics.lane_errors import Compared, LaneErrors
 from neuronjax.diagnostics.op_errors import Errors, errors_of
 from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side
@@ -38,7 +39,7 @@ from neuronjax.diagnostics.reference_substitution import (
     handed_on,
     substituted,
 )
-from neuronjax.diagnostics.turns import Memory
+from neuronjax.diagnostics.turns import KEPT, Memory
 from neuronjax.diagnostics.walk import Keys, Lanes, OpWalk, Spans, Views, count_ops
 from neuronjax.errors import InternalError
 from neuronjax.execution import stages
@@ -116,6 +117,7 @@ class ParallelWalk(OpWalk):
         for lane in lanes:
             enter = lane.side.executor.enter
             lane.take([enter(a) for a in arguments], lane.side.program.main.arguments)
+        self._lanes.feed(arguments)
         if (lane := self._lanes.perturbed) is not None:
             for view in self.reference.program.main.arguments:
                 if unit := unit_of(view.type.dtype):
@@ -198,13 +200,18 @@ class ParallelWalk(OpWalk):
             rows.setdefault(lane.name, []).append(lane)
         repeats = not self._replaced and all(b.repeats(path.op, lanes) for b in bundles)
         moves = not self._replaced and all(b.moves(spans, lanes) for b in bundles)
-        for name, row in rows.items():
+        alone = None
+        if len(bundles) == 1 and not (repeats or moves or self._replaced):
+            # In a loop, separate lanes reuse results of small arrays; see `turns`.
+            least = KEPT + 1 if self.position.iterations else 1
+            alone = executed_together(bundles[0], spans, lanes, least)
+        for name, row in rows.items() if alone is None else ():
             if (repeats or moves) and name in ("rounded", "isolated"):
                 continue  # these lanes get the reference's result
             self._execute_row(row, path, spans, views, keys)
         for bundle in bundles:
             own = [lane for lane in bundle if lane in lanes]
-            found = bundle.compare(path.op, views, own, repeats, moves)
+            found = bundle.compare(path.op, views, own, repeats, moves, alone)
             self._look(path, views, bundle, own, found, repeats)
             self.heard(path, self.position.iterations, found)
 

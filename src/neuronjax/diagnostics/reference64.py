@@ -104,8 +104,7 @@ class Reference64:
         if rule is None:
             results = self._emulator.execute(i, self._left(i, operands), key, position)
             return [self.enter(x) for x in results]
-        with np.errstate(all="ignore"):
-            results = rule(i, [np.asarray(x) for x in operands])
+        results = rule(i, [np.asarray(x) for x in operands])
         types = [b.type.dtype for b in i.results]
         return [self._held(x, t) for x, t in zip(results, types, strict=True)]
 
@@ -139,8 +138,7 @@ class Reference64:
         """Return `array` rounded to nearest even in `dtype` if that is a float."""
         if not is_float(dtype):
             return array
-        with np.errstate(all="ignore"):
-            return converted(np.asarray(array), dtype)
+        return converted(np.asarray(array), dtype)
 
     def _held(self, x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         if not is_float(dtype):
@@ -246,7 +244,7 @@ def products(d: isa.DotDimensions, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarr
     """Return one product of the matrices in `lhs` and `rhs` per member of the batch."""
     left = matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
     right = matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
-    return left.astype(np.float64) @ right.astype(np.float64)
+    return left.astype(np.float64, copy=False) @ right.astype(np.float64, copy=False)
 
 
 def matrix(

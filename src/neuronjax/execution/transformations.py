@@ -99,23 +99,29 @@ class Emulation:
         """Return the StableHLO program for arguments of these types."""
         if self.saved is not None:
             return self.saved
+        traced = self.traced
+        if traced is None or traced.types != tuple(map(abstract, leaves)):
+            traced = self.trace(leaves)
+        with self._surrounded():
+            return traced.captured
+
+    @no_collection()
+    def trace(self, leaves: Leaves, number: int | None = None) -> Traced:
+        """Trace the function for arguments of these types. With the `number` of an
+        earlier trace, JAX may return the same jaxpr without another trace."""
         types = tuple(map(abstract, leaves))
         with self._surrounded():
-            traced = self.traced
-            if traced is None or traced.types != types:
-                traced = Traced.of(self.function, types, self.names)
-            return traced.captured
+            return Traced.of(self.function, types, self.names, number)
 
     @no_collection()
     def closed(self, leaves: Leaves) -> tuple[Emulation, Leaves]:
         """Return the same emulation with the tracers it closes over as leading leaves.
         It is traced already, for these types."""
-        types = tuple(map(abstract, leaves))
+        traced = self.trace(leaves)
+        if not traced.closes_over_tracers:
+            return replace(self, traced=traced), _without_unused(traced, leaves)
         with self._surrounded():
-            traced = Traced.of(self.function, types, self.names)
-            if not traced.closes_over_tracers:
-                return replace(self, traced=traced), _without_unused(traced, leaves)
-            function, closure = with_closure(self.function, types)
+            function, closure = with_closure(self.function, traced.types)
         names = tuple(f"closure/{i}" for i in range(len(closure)))
         emulation = replace(self, function=function, names=names + self.names)
         return emulation, [*closure, *leaves]

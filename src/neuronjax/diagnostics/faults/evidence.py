@@ -99,14 +99,17 @@ def absorbed(
         return 0.0, 0.0
     left, right = (x.actual for x in operands)
     right = -right if op.name == "stablehlo.subtract" else right
-    finite = np.isfinite(total)
-    return max(
-        _stays((total == left) & finite, right), _stays((total == right) & finite, left)
-    )
+    return max(_stays(total == left, right, total), _stays(total == right, left, total))
 
 
-def _stays(stays: np.ndarray, addend: np.ndarray) -> tuple[float, float]:
+def _stays(
+    stays: np.ndarray, addend: np.ndarray, finite: np.ndarray | None = None
+) -> tuple[float, float]:
+    if not stays.any():  # most arrays end here
+        return 0.0, 0.0
     hits = stays & (addend != 0)
+    if finite is not None:
+        hits &= np.isfinite(finite)
     if not hits.any():
         return 0.0, 0.0
     left_out = norm(np.where(hits, wide(addend), 0.0)) / math.sqrt(addend.size)

@@ -30,6 +30,7 @@ from neuronjax.diagnostics.faults.perturbation import is_whole
 from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of, wide
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.diagnostics.faults.whole_numbers import (
+    NOT_COUNTED,
     misread,
     outside,
     rounds_whole,
@@ -209,6 +210,8 @@ class OpTrace:
 
 
 def _makes_nonfinite(evidence: OpEvidence) -> bool:
+    if not evidence.result.nonfinite:
+        return False
     operands = [_finiteness(x) for x in evidence.operands.values()]
     return bool(operands) and any(
         makes_nonfinite(_finiteness(evidence.result), operands)
@@ -347,6 +350,8 @@ class Recorder(Witness):
         """Return the number of results outside the range of their type. Add `op` to
         `takes_outside` if it selects such results of earlier ops."""
         which, outsiders = outside(op, operands, result), self._outside[device]
+        if which is NOT_COUNTED and not outsiders:
+            return 0
         count, kept = int(which.sum()), [*outsiders.values()]
         if any(takes(op, operands, *known) for known in kept):
             self.takes_outside.add(op)

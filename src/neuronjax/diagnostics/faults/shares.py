@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,8 +46,7 @@ class Seen(NamedTuple):
     found: Figures | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """The errors of an array, compared with the float64 reference.
 
     Attributes:
@@ -135,8 +133,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
 def repeated(share: Share, elements: int) -> Share:
     """Return the `Share` of `elements` numbers that repeat the array of `share`."""
     times = elements // max(1, share.elements)
-    return replace(
-        share,
+    return share._replace(
         elements=elements,
         nonfinite=times * share.nonfinite,
         nonfinite_reference=times * share.nonfinite_reference,

@@ -58,20 +58,23 @@ def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
     return any(is_exact(x) and not is_whole(digits(x)) for x in operands)
 
 
+NOT_COUNTED = np.zeros((), bool)
+
+
 def outside(op: Op, operands: Sequence[Seen], result: Seen) -> np.ndarray:
     """Return a mask of the integer results of an op outside the range of their type;
     for a scatter, the number of these results.
 
-    Ops that read uint32 or uint64, or make them from other integers, are not counted:
-    hashes and random number generators wrap around on purpose.
+    For floats, and for ops that read uint32 or uint64 or make them from other integers,
+    return `NOT_COUNTED`: hashes and random number generators wrap around on purpose.
     """
     dtype = np.dtype(result.dtype)
     rule = _RULES.get(op.name)
     if rule is None or dtype.kind not in "iu" or not operands:
-        return np.zeros((), bool)
+        return NOT_COUNTED
     given = np.dtype(operands[0].dtype)
     if is_word(given) or (is_word(dtype) and given.kind in "iub"):
-        return np.zeros((), bool)
+        return NOT_COUNTED
     return rule(op, [wide(x.actual) for x in operands], result)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -102,7 +102,7 @@ def wrong_results(
             continue
         if _is_whole(seen) and is_choice(value):
             changed = _changed(seen)
-            how, share = "chosen" if changed else "", replace(share, lost=changed)
+            how, share = "chosen" if changed else "", share._replace(lost=changed)
         if how or step:
             if step and not how:
                 # A step as large as the state means that the state began at zero.

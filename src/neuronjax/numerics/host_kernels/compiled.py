@@ -312,6 +312,9 @@ class Code(ir.IRBuilder):
         return self.sdiv(self.add(x, self.sub(by, int64(1))), by)
 
     def splat(self, x: Value, lanes: int) -> Value:
+        """Return a vector of copies of `x`; `x` itself if `lanes` is 0."""
+        if not lanes:
+            return x
         kind = ir.VectorType(x.type, lanes)
         one = self.insert_element(ir.Constant(kind, ir.Undefined), x, I32(0))
         return self.shuffled(one, one, [0] * lanes)

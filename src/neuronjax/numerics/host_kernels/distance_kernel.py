@@ -6,7 +6,7 @@ An Inf or NaN makes sums Inf or NaN; the caller then compares the arrays in anot
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from llvmlite import ir
 
@@ -39,24 +39,38 @@ def write(module: ir.Module, lanes: int, asked: int, types: str) -> str:
     given = [c.read(F64, c.at(settings, s, 8), 8) for s in Told]
 
     def step(index: Value, width: int, sums: list[Value]) -> list[Value]:
-        known = [c.splat(x, width) if width else x for x in given]
         a, r = (c.element(x, index, kind, width) for x, kind in pair)
-        numbers = _Numbers(c, a, r, known)
+        numbers = Numbers(c, a, r, [c.splat(x, width) for x in given])
         return [*map(numbers.added, wanted, sums)]
 
-    def nothing(width: int) -> list[Value]:
-        kinds = (I64 if figure in COUNTS else F64 for figure in wanted)
-        return [ir.Constant(shaped(kind, width), None) for kind in kinds]
+    nothing = functools.partial(zeros, wanted)
+    write_totals(c, wanted, c.fold_elements(count, lanes, nothing, step), figures)
+    c.ret_void()
+    return str(module)
 
-    totals = c.fold_elements(count, lanes, nothing, step)
+
+def zeros(wanted: Sequence[Distance], width: int) -> list[Value]:
+    """Return the totals of no numbers."""
+    kinds = (I64 if figure in COUNTS else F64 for figure in wanted)
+    return [ir.Constant(shaped(kind, width), None) for kind in kinds]
+
+
+def write_totals(
+    c: Code,
+    wanted: Sequence[Distance],
+    totals: Iterable[tuple[Value, Value]],
+    figures: Value,
+) -> None:
+    """Join totals, as `fold_elements` yields them, with those in the array `figures`,
+    which are FP64 numbers."""
     for n, (figure, (total, last)) in enumerate(zip(wanted, totals, strict=True)):
         whole = functools.reduce(
             functools.partial(_joined, c, figure), [*c.split(total), last]
         )
         whole = c.uitofp(whole, F64) if figure in COUNTS else whole
-        c.write(whole, c.at(figures, n, 8), 8)
-    c.ret_void()
-    return str(module)
+        at = c.at(figures, n, 8)
+        join = _larger if figure in MAXIMA else Code.fadd
+        c.write(join(c, c.read(F64, at, 8), whole), at, 8)
 
 
 def _joined(c: Code, figure: Distance, a: Value, b: Value) -> Value:
@@ -68,7 +82,13 @@ def _larger(c: Code, a: Value, b: Value) -> Value:
     return c.select(c.fcmp_ordered(">", b, a), b, a)
 
 
-class _Numbers:
+def absolute(c: Code, x: Value) -> Value:
+    """Return the magnitudes of FP64 numbers."""
+    lanes = getattr(x.type, "count", 0)
+    return c.intrinsic(f"llvm.fabs.{f'v{lanes}' * bool(lanes)}f64", x.type, x)
+
+
+class Numbers:
     """One number and its reference, or a vector of numbers and one of references.
 
     Attributes:
@@ -86,11 +106,7 @@ class _Numbers:
         self.a, self.r = (x if x.type == wide else c.fpext(x, wide) for x in (a, r))
         self.error, self.zero = c.fsub(self.a, self.r), ir.Constant(wide, None)
         pair = self.a, self.r, self.error
-        self.ours, self.size, self.far = map(self._magnitude, pair)
-
-    def _magnitude(self, x: Value) -> Value:
-        lanes = getattr(x.type, "count", 0)
-        return self.c.intrinsic(f"llvm.fabs.{f'v{lanes}' * bool(lanes)}f64", x.type, x)
+        self.ours, self.size, self.far = (absolute(c, x) for x in pair)
 
     def added(self, figure: Distance, total: Value) -> Value:
         """Return `total` with the figure of these numbers added."""
@@ -125,7 +141,7 @@ class _Numbers:
         return self.both((self.far, ">", self.c.fmul(size, self.known[Told.LOST])))
 
 
-_FIGURES: dict[Distance, Callable[[_Numbers], Value]] = {
+_FIGURES: dict[Distance, Callable[[Numbers], Value]] = {
     Distance.ERROR2: lambda n: n.c.fmul(n.error, n.error),
     Distance.REFERENCE2: lambda n: n.c.fmul(n.r, n.r),
     Distance.ACTUAL2: lambda n: n.c.fmul(n.a, n.a),
@@ -133,7 +149,7 @@ _FIGURES: dict[Distance, Callable[[_Numbers], Value]] = {
     Distance.ULP: lambda n: n.ulp,
     Distance.ULP_MOST: lambda n: n.ulp,
     Distance.SIZE_MOST: lambda n: n.size,
-    Distance.DIFFERENT: _Numbers.differs,
+    Distance.DIFFERENT: Numbers.differs,
     Distance.NOTHING: lambda n: n.both((n.a, "==", n.zero)),
     Distance.ZEROS: lambda n: n.both((n.a, "==", n.zero), (n.r, "!=", n.zero)),
     Distance.BENEATH: lambda n: n.both(
@@ -143,5 +159,5 @@ _FIGURES: dict[Distance, Callable[[_Numbers], Value]] = {
     Distance.CLIPPED: lambda n: n.both(
         (n.size, ">", n.known[Told.LARGEST]), (n.ours, "==", n.known[Told.LARGEST])
     ),
-    Distance.LOST: _Numbers.is_lost,
+    Distance.LOST: Numbers.is_lost,
 }

@@ -54,6 +54,24 @@ ASKED_BY = {
     Told.LOST: [Distance.LOST],
 }
 
+
+class Lanes(IntEnum):
+    """The pairs of runs whose distances the lane kernel measures: the reference on
+    perturbed data against the reference; the run against the reference; the program on
+    the reference's operands, rounded, against the reference on the same operands."""
+
+    MOVED = 0
+    RUN = 1
+    ALONE = 2
+
+
+#: The results of the lane kernel: the distances of each pair of runs.
+LANE_FIGURES = {
+    Lanes.MOVED: [Distance.ERROR2, Distance.REFERENCE2],
+    Lanes.RUN: [*Distance],
+    Lanes.ALONE: [Distance.ERROR2, Distance.REFERENCE2, *ASKED_BY[Told.STEP]],
+}
+
 #: The factors of the hash that perturbs data, and how far it shifts bits to the right.
 FACTORS = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 SHIFTS = 29, 32, 11

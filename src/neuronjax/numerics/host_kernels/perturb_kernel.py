@@ -17,7 +17,7 @@ def write(module: ir.Module, lanes: int) -> str:
     c, (numbers, results, about, count) = array_function(module, ARRAYS)
     given = c.read(F64, about, 8), c.read(I64, c.at(about, 1, 8), 8)
     for n, width in c.strips(count, lanes):
-        unit, seed = (c.splat(x, width) if width else x for x in given)
+        unit, seed = (c.splat(x, width) for x in given)
         x = c.element(numbers, n, F64, width)
         bits = c.and_(c.bitcast(x, shaped(I64, width)), c.like(x, _MAGNITUDE))
         bits = c.add(c.mul(bits, c.like(x, FACTORS[0])), seed)

@@ -1,0 +1,172 @@
+"""The execution of an elementwise op in all lanes of a comparison by one kernel.
+
+Separate lanes read large arrays from memory once for each lane and each distance, and
+that takes most of the time of a comparison. The kernel has the bits of the separate
+lanes. Threads share the work by parts of the arrays, whose number depends only on the
+size, so that sums do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from neuronjax.diagnostics.distances import Figures, completed, remember, told
+from neuronjax.diagnostics.faults.shares import settings_of
+from neuronjax.diagnostics.lane_errors import LaneErrors
+from neuronjax.diagnostics.op_errors import Errors, errors_in, steps_of
+from neuronjax.diagnostics.parallel_runs import Fed, Lane, Side, Span
+from neuronjax.execution.arithmetic import computed
+from neuronjax.ir.instruction import Instruction, SignedInstruction
+from neuronjax.ir.instruction_set import Activation, TensorScalar, TensorTensor
+from neuronjax.numerics.host_kernels import choice
+from neuronjax.numerics.host_kernels.figures import (
+    LANE_FIGURES,
+    MAXIMA,
+    Distance,
+    Lanes,
+)
+
+#: Elements of a part, and the largest number of parts.
+PART, MOST_PARTS = 1 << 17, 16
+_FLOAT32 = np.dtype(np.float32)
+_FUNCTIONS = frozenset("add subtract multiply divide sqrt".split())
+_KINDS = TensorTensor, TensorScalar, Activation
+_COLUMNS = [(pair, figure) for pair, of in LANE_FIGURES.items() for figure in of]
+_SETTING = {**steps_of(_FLOAT32), **settings_of(_FLOAT32)}
+_TOLD = told(_SETTING)
+
+
+def executed_together(
+    bundle: LaneErrors, spans: Mapping[Side, Span], lanes: Collection[Lane], least: int
+) -> Errors | None:
+    """Execute an op in the lanes `run`, `reference` and `perturbed`; return the errors
+    on the reference's operands. Return None if the kernel cannot do this, or if the
+    result has fewer than `least` elements."""
+    run, reference, moved = bundle.actual, bundle.reference, bundle.perturbed
+    isolated, others = bundle.isolated, (bundle.isolated, bundle.rounded)
+    if moved is None or isolated is None:
+        return None
+    if {*lanes} != {run, reference, moved, *others}:
+        return None
+    ours, theirs = (spans[lane.side].instructions for lane in (run, reference))
+    function = _shared_function(ours, theirs)
+    if function is None or math.prod(ours[0].results[0].type.shape) < least:
+        return None
+    [i], [j] = ours, theirs
+    pairs = (run, i), (reference, j), (moved, j)
+    operands = [*zip(*(x.held(of.operands) for x, of in pairs), strict=True)]
+    fed = zip(isolated.held(i.operands), operands, strict=True)
+    if not all(isinstance(x, Fed) and x.array is exact for x, (_, exact, _) in fed):
+        return None
+    made = _executed(function, operands)
+    if made is None:
+        return None
+    *results, alone = made
+    for (lane, of), array in zip(pairs, results, strict=True):
+        lane.take([array], of.results)
+    return alone
+
+
+def _shared_function(
+    ours: Sequence[Instruction], theirs: Sequence[Instruction]
+) -> str | None:
+    if len(ours) != 1 or len(theirs) != 1 or not choice.usable():
+        return None
+    names = {_function(i.signed) for i in (*ours, *theirs)}
+    return names.pop() if len(names) == 1 else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _function(signed: SignedInstruction) -> str | None:
+    i = signed.instruction
+    views = (*i.operands, *i.results)
+    if not isinstance(i, _KINDS) or {v.type.dtype for v in views} != {_FLOAT32}:
+        return None
+    name = i.function if isinstance(i, Activation) else i.op
+    return name if name in _FUNCTIONS and computed(i) else None
+
+
+def _executed(
+    function: str, operands: Sequence[Sequence[Any]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, Errors] | None:
+    """Return the results in the run, the reference and the perturbed reference, in
+    which `operands` has each operand, and the errors on the reference's operands.
+    Return None if sums of squares are not finite, or if every operand is one number
+    that is repeated."""
+    given = [[*map(np.asarray, x)] for x in operands]
+    size = max(x[1].size for x in given)
+    are_one = [size > 1 and not any(any(y.strides) for y in x) for x in given]
+    if all(are_one):
+        return None
+    whole = (x[1] for x, is_one in zip(given, are_one, strict=True) if not is_one)
+    example = min(whole, key=lambda x: x.strides.count(0))
+    # Elements are read and written in their order in memory.
+    order = [*range(example.ndim)]
+    if not example.flags.c_contiguous:
+        order.sort(key=lambda n: -example.strides[n])
+    shape = [example.shape[n] for n in order]
+    made = [np.empty(shape, kind) for kind in (np.float32, np.float64, np.float64)]
+    flat = [
+        [y.reshape(-1)[:1] if is_one else _flat(y, order) for y in x]
+        for x, is_one in zip(given, are_one, strict=True)
+    ]
+    if len(flat) == 1:  # the kernel ignores the second operand
+        flat, are_one = flat * 2, are_one * 2
+    kinds = "".join("01"[is_one] for is_one in are_one)
+    kernel = choice.on_arrays("lane_kernel", function, kinds)
+    totals = _totals(kernel, [x.reshape(-1) for x in made], flat, are_one)
+    if not math.isfinite(sum(totals[pair][Distance.ERROR2] for pair in Lanes)):
+        return None
+    back = np.argsort(order)
+    run, reference, perturbed = (x.transpose(back) for x in made)
+    remember(run, reference, _SETTING, totals[Lanes.RUN])
+    remember(perturbed, reference, {}, totals[Lanes.MOVED])
+    alone = errors_in(totals[Lanes.ALONE], run, reference)
+    return run, reference, perturbed, alone
+
+
+def _flat(x: np.ndarray, order: Sequence[int]) -> np.ndarray:
+    return x.transpose(order).reshape(-1)  # a copy, if elements have another order
+
+
+def _totals(
+    kernel: Callable[..., None],
+    made: Sequence[np.ndarray],
+    operands: Sequence[Sequence[np.ndarray]],
+    are_one: Sequence[bool],
+) -> Mapping[Lanes, Figures]:
+    size = made[0].size
+    count = min(MOST_PARTS, max(1, size // PART))
+
+    def part(n: int) -> list[float]:
+        start, stop = size * n // count, size * (n + 1) // count
+        found, arrays = (
+            (ctypes.c_double * len(_COLUMNS))(),
+            [x[start:stop] for x in made],
+        )
+        for x, is_one in zip(operands, are_one, strict=True):
+            arrays += x if is_one else [y[start:stop] for y in x]
+        kernel(*arrays, _TOLD, found)
+        return [*found]
+
+    total, *others = _pool().map(part, range(count)) if count > 1 else [part(0)]
+    for other in others:
+        pairs = zip(_COLUMNS, total, other, strict=True)
+        total = [max(a, b) if f in MAXIMA else a + b for (_, f), a, b in pairs]
+    found: dict[Lanes, dict] = {pair: {} for pair in Lanes}
+    for (pair, figure), x in zip(_COLUMNS, total, strict=True):
+        found[pair][figure] = x
+    return {pair: completed(figures) for pair, figures in found.items()}
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), "neuronjax-compare")

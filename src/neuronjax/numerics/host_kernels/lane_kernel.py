@@ -1,0 +1,136 @@
+"""An elementwise op in several runs at once, with the distances of its results.
+
+The runs are those of a comparison: the run of the program in FP32, the reference in
+FP64, the reference on perturbed data, and the program on the reference's operands,
+rounded to FP32. Numbers in FP32 are those of an engine, which flushes subnormals.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from neuronjax.numerics.host_kernels.compiled import (
+    F32,
+    F64,
+    Code,
+    Value,
+    array_function,
+    shaped,
+)
+from neuronjax.numerics.host_kernels.distance_kernel import (
+    Numbers,
+    absolute,
+    write_totals,
+    zeros,
+)
+from neuronjax.numerics.host_kernels.figures import LANE_FIGURES, Lanes, Told
+
+#: Three results, three arrays for each of two operands, settings and figures.
+ARRAYS, IS_WIDE = 11, True
+_BLOCK = 1024
+#: The types of the run, the reference and the perturbed run.
+_KINDS = F32, F64, F64
+_SMALLEST, _SIGN, _SIZE = 0x00800000, 0x80000000, 0x7FFFFFFF
+#: Engines flush a result whose exact magnitude is smaller, see `execution.arithmetic`.
+_NORMAL = 2.0**-126 - 2.0**-151
+
+
+def _square_root(c: Code, x: Value, _: Value) -> Value:
+    lanes, kind = getattr(x.type, "count", 0), getattr(x.type, "element", x.type)
+    name = f"llvm.sqrt.{f'v{lanes}' * bool(lanes)}{'f32' if kind == F32 else 'f64'}"
+    return c.intrinsic(name, x.type, x)
+
+
+_FUNCTIONS: dict[str, Callable[[Code, Value, Value], Value]] = {
+    "add": Code.fadd,
+    "subtract": Code.fsub,
+    "multiply": Code.fmul,
+    "divide": Code.fdiv,
+    "sqrt": _square_root,
+}
+
+
+def _wide(c: Code, x: Sequence[Value]) -> list[Value]:
+    return [c.fpext(y, shaped(F64, getattr(y.type, "count", 0))) for y in x]
+
+
+def _on_engine(c: Code, apply: Callable[..., Value], x: Sequence[Value]) -> Value:
+    """Return the result of an engine, which flushes subnormals, in FP32."""
+    bits = [c.bitcast(y, c.like(y, 0).type) for y in x]
+    given = [
+        c.bitcast(c.select(_is_small(c, b), _signs(c, b), b), y.type)
+        for y, b in zip(x, bits, strict=True)
+    ]
+    result, exact = apply(*given), apply(*_wide(c, given))
+    is_flushed = c.fcmp_ordered("<", absolute(c, exact), c.number(exact, _NORMAL))
+    zero = c.bitcast(_signs(c, c.bitcast(result, c.like(result, 0).type)), result.type)
+    return c.select(is_flushed, zero, result)
+
+
+def _is_small(c: Code, bits: Value) -> Value:
+    size = c.and_(bits, c.like(bits, _SIZE))
+    return c.icmp_unsigned("<", size, c.like(bits, _SMALLEST))
+
+
+def _signs(c: Code, bits: Value) -> Value:
+    return c.and_(bits, c.like(bits, _SIGN))
+
+
+def write(module: ir.Module, lanes: int, function: str, are_scalars: str) -> str:
+    """Return the module, as text. The arrays of its function are the results of the
+    run, of the reference and of the perturbed run; the operands of each function, in
+    the same order; the settings (`Told`), and the figures (`LANE_FIGURES`), with which
+    those of the results are joined. `are_scalars` has "1" for an operand that is one
+    number, else "0"; a function of one operand ignores the second."""
+    c, arguments = array_function(module, ARRAYS)
+    results, operands = arguments[:3], (arguments[3:6], arguments[6:9])
+    settings, figures, count = arguments[9:]
+    told = [c.read(F64, c.at(settings, s, 8), 8) for s in Told]
+    apply = functools.partial(_FUNCTIONS[function], c)
+
+    def read(run: int, index: Value, width: int) -> list[Value]:
+        """Return the operands of a run, by the number of the run."""
+        return [
+            c.splat(c.element(x[run], c.value(0), _KINDS[run], 0), width)
+            if is_one == "1"
+            else c.element(x[run], index, _KINDS[run], width)
+            for x, is_one in zip(operands, are_scalars, strict=True)
+        ]
+
+    def compute(index: Value, width: int) -> dict[Lanes, tuple[Value, Value]]:
+        run = _on_engine(c, apply, read(0, index, width))
+        made = run, *(apply(*read(n, index, width)) for n in (1, 2))
+        for x, kind, base in zip(made, _KINDS, results, strict=True):
+            size = 4 if kind == F32 else 8
+            c.write(x, c.at(base, index, size), size)
+        return {Lanes.MOVED: made[:0:-1]}
+
+    def again(index: Value, width: int) -> dict[Lanes, tuple[Value, Value]]:
+        pairs = zip(results, _KINDS, strict=True)
+        run, exact, _ = (c.element(x, index, kind, width) for x, kind in pairs)
+        return {Lanes.RUN: (run, exact)}
+
+    def alone(index: Value, width: int) -> dict[Lanes, tuple[Value, Value]]:
+        given = [c.fptrunc(r, shaped(F32, width)) for r in read(1, index, width)]
+        return {Lanes.ALONE: (_on_engine(c, apply, given), apply(*_wide(c, given)))}
+
+    # One loop would need more registers than a processor has.
+    with c.loop(c.rounded_up(count, c.value(_BLOCK))) as block:
+        start = c.mul(block, c.value(_BLOCK))
+        size, at = c.smaller(c.sub(count, start), c.value(_BLOCK)), figures
+        for lane, make in zip(LANE_FIGURES, (compute, again, alone), strict=True):
+            wanted = LANE_FIGURES[lane]
+
+            def step(n: Value, width: int, sums: list[Value]) -> list[Value]:
+                pair = make(c.add(start, n), width)[lane]
+                numbers = Numbers(c, *pair, [c.splat(s, width) for s in told])
+                return [*map(numbers.added, wanted, sums)]
+
+            nothing = functools.partial(zeros, wanted)
+            write_totals(c, wanted, c.fold_elements(size, lanes, nothing, step), at)
+            at = c.at(at, len(wanted), 8)
+    c.ret_void()
+    return str(module)
