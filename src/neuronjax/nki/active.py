@@ -18,7 +18,7 @@ from neuronjax.nki.refusing import refuse
 class ActiveTrace(Protocol):
     """The operations of the active trace that tensors and registers use."""
 
-    def assign(self, view: Any, value: Any) -> None:
+    def assign(self, dst: Any, value: Any) -> None:
         """Copy a tensor or a number into a view."""
         ...
 

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.ir import nki_dtypes
 from neuronjax.ir.kernel import KernelProgram
+from neuronjax.ir.nki_dtypes import as_dtype
 from neuronjax.nki import arguments
 from neuronjax.nki.jax_call import is_traced
 
@@ -23,23 +23,17 @@ class TracedKernel(NamedTuple):
     dtypes: tuple[str, ...]  # nki dtypes of the results
 
 
-class BoundCall:
-    """The arguments of one call, with arrays separated from static values.
+class BoundCall(NamedTuple):
+    """The arguments of one call, with arrays separated from static values."""
 
-    Attributes:
-        tree: the arguments, with slots in place of arrays.
-        arrays: the arrays as the caller gave them; with ranks, each is a stack of one
-            per rank.
-        ranks: how many ranks run the kernel, or 0 without ranks.
-        dtypes: the NKI data types of the arrays.
-    """
-
-    def __init__(self, tree: Any, arrays: list[Any], ranks: int = 0) -> None:
-        self.tree, self.arrays, self.ranks = tree, arrays, ranks
-        self.dtypes = [nki_dtypes.as_dtype(a.dtype) for a in arrays]
+    tree: Any  # the arguments, with slots in place of arrays
+    #: The arrays as the caller gave them; with ranks, each is a stack of one per rank.
+    arrays: list[Any]
+    dtypes: list[str]  # the NKI data types of the arrays
+    ranks: int  # how many ranks run the kernel, or 0 without ranks
 
     @classmethod
-    def of(cls, bound: inspect.BoundArguments, ranks: int = 0) -> BoundCall:
+    def of(cls, bound: inspect.BoundArguments, ranks: int) -> BoundCall:
         arrays: list[Any] = []
         tree = arguments.flatten((list(bound.args), dict(bound.kwargs)), arrays)
         for array in arrays:
@@ -48,7 +42,7 @@ class BoundCall:
                     f"an array of shape {tuple(array.shape)} for {ranks} ranks",
                     remedy=f"give shape [{ranks}, ...]: an array per rank, stacked",
                 )
-        return cls(tree, arrays, ranks)
+        return cls(tree, arrays, [as_dtype(a.dtype) for a in arrays], ranks)
 
     def shape(self, number: int) -> tuple[int, ...]:
         """Return the shape of array `number`, without the axis of ranks."""
@@ -65,9 +59,7 @@ class BoundCall:
     def of_types(self) -> BoundCall:
         """Return the call with its arrays replaced by their types."""
         types = [jax.ShapeDtypeStruct(tuple(a.shape), np.bool_) for a in self.arrays]
-        other = BoundCall(self.tree, types, self.ranks)
-        other.dtypes = self.dtypes
-        return other
+        return self._replace(arrays=types)
 
     def finish(
         self, traced: TracedKernel, results: Any, written: Any, numbers: list[int]

@@ -81,7 +81,8 @@ def all_reduce(
     check_tensors(where, srcs, dsts)
     for src, dst in zip(srcs, dsts, strict=True):
         check_shape(where, dst, src.shape)
-    return _reduction(where, srcs, dsts, groups, op, {}, priority, name)
+    attributes = _reduction(where, srcs, groups, op)
+    return _emit(where, dsts, srcs, attributes, priority, name)
 
 
 @_described(
@@ -105,20 +106,12 @@ def reduce_scatter(
     check_dimension(where, collective_dim, (0,))
     for src, dst in zip(srcs, dsts, strict=True):
         check_shape(where, dst, part_of(where, src, len(groups[0])))
-    attributes = {"collective_dim": 0}
-    return _reduction(where, srcs, dsts, groups, op, attributes, priority, name)
+    attributes = {"collective_dim": 0, **_reduction(where, srcs, groups, op)}
+    return _emit(where, dsts, srcs, attributes, priority, name)
 
 
-def _reduction(
-    where: str,
-    srcs: Tensors,
-    dsts: Tensors,
-    groups: Groups,
-    op: Any,
-    attributes: dict[str, Any],
-    priority: int | None,
-    name: str | None,
-) -> NkiInstruction:
+def _reduction(where: str, srcs: Tensors, groups: Groups, op: Any) -> dict[str, Any]:
+    """Return the attributes of a reduction."""
     operator = _operator(where, op, srcs)
     launch, target = tracing.current().launch, tracing.current().target
     # ASSUMPTION: the sum of the sizes of several tensors determines the algorithm.
@@ -126,8 +119,7 @@ def _reduction(
     plan = select(
         where, size, groups, Placement.of(target), override=launch.collective_algorithm
     )
-    attributes = {**attributes, "op": operator, "groups": groups, "plan": plan}
-    return _emit(where, dsts, srcs, attributes, priority, name)
+    return {"op": operator, "groups": groups, "plan": plan}
 
 
 def _operator(where: str, op: Any, srcs: Tensors) -> str:

@@ -16,7 +16,7 @@ from rich.console import Group
 from rich.text import Text
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.hardware import Target
+from neuronjax.hardware import CoreSpec, Target
 from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.hazard_rules import HazardWalk, KernelFinding, Severity
 from neuronjax.nki.kernel import Kernel, jit
@@ -25,7 +25,6 @@ from neuronjax.nki.limits.initialised import Initialised
 from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.limits.registry import advice_for, signature
 from neuronjax.nki.targets import chosen_target
-from neuronjax.nki.trace import Trace
 from neuronjax.numerics.shown import Shown
 
 
@@ -84,7 +83,7 @@ def check(
         try:
             program = made.trace(*args, **kwargs)
             checked(program, chip.core, older=made.older)
-            findings = tuple(_findings(program, chip))
+            findings = tuple(_findings(program, chip.core))
         except InvalidProgramError as error:
             findings = (_of_error("limit", "error", error),)
         return KernelReport(
@@ -94,14 +93,14 @@ def check(
     return examine
 
 
-def _findings(program: KernelProgram, target: Target) -> Iterator[KernelFinding]:
+def _findings(program: KernelProgram, core: CoreSpec) -> Iterator[KernelFinding]:
     findings = [
         *_uncertain(program),
         *_partial_results(program),
         *_unreachable_results(program),
         *_missing_grid(program),
-        *_advice(program, target),
-        *HazardWalk(program, target.core).run(),
+        *_advice(program, core),
+        *HazardWalk(program, core).run(),
     ]
     alike: dict[tuple[str, str, str], list[KernelFinding]] = defaultdict(list)
     for finding in findings:
@@ -179,10 +178,10 @@ def _missing_grid(program: KernelProgram) -> Iterator[KernelFinding]:
         )
 
 
-def _advice(program: KernelProgram, target: Target) -> Iterator[KernelFinding]:
-    trace, first = Trace(target), {}
+def _advice(program: KernelProgram, core: CoreSpec) -> Iterator[KernelFinding]:
+    first = {}
     for i in program.body.walk():
         first.setdefault((signature(i), i.location), i)
     for i in first.values():
-        if error := advice_for(i, trace):
+        if error := advice_for(i, core):
             yield _of_error("documented-limit", "warning", error)

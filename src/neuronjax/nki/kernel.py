@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,6 @@ from neuronjax.nki.linking import linked
 from neuronjax.nki.loops import while_condition
 from neuronjax.nki.memory import MemoryRegion
 from neuronjax.nki.mistakes import named_mistakes
-from neuronjax.nki.registers import VirtualRegister
 from neuronjax.nki.targets import check_ranks, chosen_target, runtime_rounding
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import AnyMachine, Launch, Trace
@@ -174,7 +173,7 @@ class Kernel:
             raise InvalidProgramError(f"{ranks!r} ranks", remedy="use a positive int")
         return self._with(_ranks=ranks)
 
-    def _with(self, **changes: Any) -> Kernel:
+    def _with(self, **changes: Any) -> Self:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, **changes)
         return other
@@ -291,11 +290,8 @@ def _key(seed: int | jax.Array) -> jax.Array:
 class ProgramTrace(Trace):
     """A trace that records assignments and `while` in Python as instructions."""
 
-    def assign(self, view: NkiTensor, value: Any) -> None:
-        assign(view, value)
-
-    def condition(self, register: VirtualRegister) -> bool:
-        return while_condition(register)
+    assign = staticmethod(assign)
+    condition = staticmethod(while_condition)
 
 
 @no_collection()

@@ -204,9 +204,8 @@ def _python_condition(trace: Trace, place: tuple[Any, ...], register: Register) 
     return False
 
 
-# Frames from `_place` to the user's test: `while_condition`, the trace's `condition`
-# and the register's `__bool__`.
-_TEST_DEPTH = 4
+# Frames from `_place` to the user's test: `while_condition`, the register's `__bool__`.
+_TEST_DEPTH = 3
 
 
 def _place() -> tuple[Any, ...]:

@@ -35,9 +35,7 @@ class StoredKernel(Kernel):
 
     def in_memory(self, memory: running.FreshMemory) -> StoredKernel:
         """Return the same kernel with other initial contents of its memory."""
-        kernel = self._with(memory=memory, _specialised={})
-        assert isinstance(kernel, StoredKernel)
-        return kernel
+        return self._with(memory=memory, _specialised={})
 
     def prepared(self, program: KernelProgram) -> running.KernelPlan:
         return running.prepare(program, self.memory)

@@ -309,7 +309,7 @@ def emit(
         loops=trace.loops,
         is_open=is_open,
     )
-    limits.check_instruction(instruction, trace)
+    limits.check_instruction(instruction, trace.core, trace.checked)
     psum_writes.note_writes(instruction, trace.psum_notes)
     trace.count += 1
     trace.joins_ranks |= engine == "cc"

@@ -7,12 +7,12 @@ are silent nothing is checked.
 
 from __future__ import annotations
 
-from neuronjax.hardware import chips_with
+from neuronjax.hardware import CoreSpec, chips_with
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.alu_operators import BITVEC
 from neuronjax.ir.kernel import KernelInstruction
 from neuronjax.nki.limits.operands import operands, tensor_inputs, text
-from neuronjax.nki.limits.registry import OnCore, advice, broken, limit
+from neuronjax.nki.limits.registry import advice, broken, limit
 
 # Formats that need a capability; every chip has the other dtypes.
 NEWER = {
@@ -25,25 +25,25 @@ NEWER = {
 
 
 @limit()
-def formats_exist(i: KernelInstruction, trace: OnCore) -> None:
+def formats_exist(i: KernelInstruction, core: CoreSpec) -> None:
     """Refuse OCP E4M3 and microscaling types on cores without them, except in DMA."""
     if i.engine in ("dma", "sync"):
         return
     for operand in operands(i):
         capability = NEWER.get(operand.access.dtype)
-        if capability is not None and capability not in trace.core.capabilities:
+        if capability is not None and capability not in core.capabilities:
             is_e4m3 = "e4m3" in operand.access.dtype
             nearest = "float8_e4m3 (largest value 240)" if is_e4m3 else "another dtype"
             raise broken(
                 i,
                 f"{operand.label} {text(operand.access)}, a dtype that "
-                f"{trace.core.name} lacks",
+                f"{core.name} lacks",
                 f"use target {', '.join(chips_with(capability))}, or {nearest}",
             )
 
 
 @limit("tensor_tensor", "tensor_scalar", "tensor_reduce")
-def bits_are_integers(i: KernelInstruction, trace: OnCore) -> None:
+def bits_are_integers(i: KernelInstruction, core: CoreSpec) -> None:
     """Refuse bitwise operators on floats, or in tensor_scalar not on VectorE."""
     ops = [i.attributes.get(key) for key in ("op", "op0", "op1")]
     bitwise = [op for op in ops if op in BITVEC]
@@ -62,7 +62,7 @@ def bits_are_integers(i: KernelInstruction, trace: OnCore) -> None:
 
 
 @advice("tensor_copy_predicated")
-def copies_convert_nothing(i: KernelInstruction, trace: OnCore) -> None:
+def copies_convert_nothing(i: KernelInstruction, core: CoreSpec) -> None:
     source = tensor_inputs(i)[0]
     if source is not None and source.dtype != i.outputs[0].dtype:
         raise broken(
@@ -73,7 +73,7 @@ def copies_convert_nothing(i: KernelInstruction, trace: OnCore) -> None:
 
 
 @limit("nc_transpose")
-def transposes_keep_dtypes(i: KernelInstruction, trace: OnCore) -> None:
+def transposes_keep_dtypes(i: KernelInstruction, core: CoreSpec) -> None:
     """Refuse a dst of another dtype than data; TensorE may write FP8 as 16 bits.
 
     nki/guides/architecture/trainium2_arch.rst, "Transpose": FP8 fills the lower half.

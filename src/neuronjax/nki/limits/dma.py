@@ -6,10 +6,11 @@ short runs. `engine` without hwdge is ignored, because kernels pass it.
 
 from __future__ import annotations
 
+from neuronjax.hardware import CoreSpec
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.nki.limits.operands import tensor_inputs, text
-from neuronjax.nki.limits.registry import OnCore, broken, limit, missing
+from neuronjax.nki.limits.registry import broken, limit, missing
 
 PRIORITIES = range(4)
 TRANSPOSED_ITEMSIZE = 2
@@ -18,22 +19,22 @@ HARDWARE_ROWS = (1, 2, 4, 8, 16)
 
 
 @limit("dma_copy", "dma_transpose")
-def descriptors(i: KernelInstruction, trace: OnCore) -> None:
+def descriptors(i: KernelInstruction, core: CoreSpec) -> None:
     """Refuse hardware descriptors and priorities on cores that lack them."""
-    capabilities = trace.core.capabilities
+    capabilities = core.capabilities
     if i.attributes["dge_mode"] == "hwdge" and "hwdge" not in capabilities:
-        raise missing(i, trace, "dge_mode hwdge", "hwdge", "dge_mode unknown")
+        raise missing(i, core, "dge_mode hwdge", "hwdge", "dge_mode unknown")
     priority = i.attributes["priority"]
     if priority is None or priority < 0:
         return
     if priority not in PRIORITIES:
         raise broken(i, f"priority {priority}", "use 0 to 3")
     if "dma_priority" not in capabilities:
-        raise missing(i, trace, "a priority", "dma_priority", "priority=None")
+        raise missing(i, core, "a priority", "dma_priority", "priority=None")
 
 
 @limit("dma_copy", "dma_compute")
-def one_index_for_each_row(i: KernelInstruction, trace: OnCore) -> None:
+def one_index_for_each_row(i: KernelInstruction, core: CoreSpec) -> None:
     """Refuse indices that are not one for each row (nki.isa.dma_copy)."""
     for access in (*i.outputs, *tensor_inputs(i)):
         if access is None or access.dynamic is None or access.dynamic.kind != "vector":
@@ -48,7 +49,7 @@ def one_index_for_each_row(i: KernelInstruction, trace: OnCore) -> None:
 
 
 @limit("dma_copy")
-def hardware_moves_bytes(i: KernelInstruction, trace: OnCore) -> None:
+def hardware_moves_bytes(i: KernelInstruction, core: CoreSpec) -> None:
     """Refuse hwdge between dtypes (nki/migration/index.rst, "dge_mode type
     matching")."""
     source, dst = tensor_inputs(i)[0], i.outputs[0]
@@ -63,12 +64,12 @@ def hardware_moves_bytes(i: KernelInstruction, trace: OnCore) -> None:
 
 
 @limit("dma_transpose")
-def transposes(i: KernelInstruction, trace: OnCore) -> None:
+def transposes(i: KernelInstruction, core: CoreSpec) -> None:
     """Refuse shapes that the chosen descriptors cannot transpose."""
     source = tensor_inputs(i)[0]
     assert source is not None
     if source.dynamic is not None and source.dynamic.kind == "vector":
-        _check_gathered(i, source, trace)
+        _check_gathered(i, source, core)
     elif i.attributes["dge_mode"] == "hwdge":
         rows, shape = source.shape[0], source.shape
         if len(shape) == 2 and rows != 16:
@@ -94,10 +95,10 @@ def _check_elements(i: KernelInstruction, source: Access) -> None:
         raise broken(i, f"src {text(source)}", "use a dtype of 2 bytes, see t.view")
 
 
-def _check_gathered(i: KernelInstruction, source: Access, trace: OnCore) -> None:
+def _check_gathered(i: KernelInstruction, source: Access, core: CoreSpec) -> None:
     """Refuse what nki.isa.dma_transpose excludes if src is indirect."""
-    if "dma_transpose" not in trace.core.capabilities:
-        raise missing(i, trace, "a gathering dma_transpose", "dma_transpose")
+    if "dma_transpose" not in core.capabilities:
+        raise missing(i, core, "a gathering dma_transpose", "dma_transpose")
     if i.attributes["dge_mode"] == "hwdge":
         raise broken(i, "hwdge with indices", "use dge_mode unknown or swdge")
     _check_elements(i, source)

@@ -6,10 +6,11 @@ user fixed the addresses; otherwise the allocator chooses them.
 
 from __future__ import annotations
 
+from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.nki.limits.operands import start_partition, tensor_inputs, text
-from neuronjax.nki.limits.registry import OnCore, broken, limit, missing
+from neuronjax.nki.limits.registry import broken, limit, missing
 
 QUADRANT = 32
 
@@ -24,16 +25,16 @@ def _is_gathered(access: Access | None) -> bool:
 
 
 @limit()
-def operands_may_be_indirect(i: KernelInstruction, trace: OnCore) -> None:
+def operands_may_be_indirect(i: KernelInstruction, core: CoreSpec) -> None:
     """Refuse illegal `.indirect()` views, by core, instruction, engine and operand."""
     inputs = tensor_inputs(i)
     gathered = [n for n, a in enumerate(inputs) if _is_gathered(a)]
     scattered = [a for a in i.outputs if _is_gathered(a)]
     if not gathered and not scattered:
         return
-    if "indirect" not in trace.core.capabilities:
+    if "indirect" not in core.capabilities:
         raise missing(
-            i, trace, "an .indirect() view", "indirect", "nisa.local_gather or a DMA"
+            i, core, "an .indirect() view", "indirect", "nisa.local_gather or a DMA"
         )
     if i.name not in TAKES:
         raise broken(
@@ -101,7 +102,7 @@ def _check_places(i: KernelInstruction, gathered: list[Access]) -> None:
 
 
 @limit("nc_matmul", "nc_matmul_mx")
-def gathering_matmuls(i: KernelInstruction, trace: OnCore) -> None:
+def gathering_matmuls(i: KernelInstruction, core: CoreSpec) -> None:
     stationary, moving, *_ = tensor_inputs(i)
     if not any(map(_is_gathered, (stationary, moving, i.outputs[0]))):
         return

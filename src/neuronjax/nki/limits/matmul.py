@@ -7,9 +7,10 @@ of `isa.microscaling` are not repeated.
 
 from __future__ import annotations
 
+from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.nki.limits.operands import byte_range, free_size, tensor_inputs, text
-from neuronjax.nki.limits.registry import OnCore, broken, limit, missing
+from neuronjax.nki.limits.registry import broken, limit, missing
 from neuronjax.numerics.float_format import FP8
 
 WIDE = frozenset({"float32", "tfloat32"})
@@ -25,7 +26,7 @@ def _inputs(i: KernelInstruction) -> tuple[Access, Access]:
 
 
 @limit("nc_matmul")
-def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
+def operand_dtypes(i: KernelInstruction, core: CoreSpec) -> None:
     pair = _inputs(i)
     names = [a.dtype for a in pair]
     shown = f"stationary {text(pair[0])}, moving {text(pair[1])}"
@@ -44,25 +45,25 @@ def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
 
 
 @limit("nc_matmul")
-def result_dtype(i: KernelInstruction, trace: OnCore) -> None:
+def result_dtype(i: KernelInstruction, core: CoreSpec) -> None:
     """Refuse a product in a dtype that PSUM lacks; a transpose only copies bits."""
     dst = i.outputs[0]
     if i.attributes["is_transpose"] or dst.dtype == "float32":
         return
     if dst.dtype != "bfloat16":
         raise broken(i, f"dst {text(dst)}", "use float32, or bfloat16 on NeuronCore-v4")
-    if "bf16_psum" not in trace.core.capabilities:
-        raise missing(i, trace, f"dst {text(dst)}", "bf16_psum", "a float32 dst")
+    if "bf16_psum" not in core.capabilities:
+        raise missing(i, core, f"dst {text(dst)}", "bf16_psum", "a float32 dst")
 
 
 @limit("nc_matmul", "nc_matmul_mx")
-def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
+def tiles_fit(i: KernelInstruction, core: CoreSpec) -> None:
     """Refuse operands larger than the array, or than the tile of it that is used."""
     stationary, moving = _inputs(i)
     rows, columns = i.attributes["tile_size"]
     per_cell = i.attributes.get("rows_per_cell", 1)
     m, n = free_size(stationary) // per_cell, free_size(moving) // per_cell
-    most = min(columns, trace.core.max_stationary_free)
+    most = min(columns, core.max_stationary_free)
     if stationary.shape[0] > rows:
         raise broken(
             i,
@@ -75,9 +76,9 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
             f"stationary {text(stationary)} has {m} columns",
             f"use at most {most}: split stationary, with one matmul per piece",
         )
-    widest = trace.core.max_moving_free
-    if i.outputs[0].dtype == "bfloat16" and trace.core.max_moving_free_bf16:
-        widest = trace.core.max_moving_free_bf16
+    widest = core.max_moving_free
+    if i.outputs[0].dtype == "bfloat16" and core.max_moving_free_bf16:
+        widest = core.max_moving_free_bf16
     if n > widest:
         raise broken(
             i,
@@ -87,10 +88,10 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
 
 
 @limit("nc_matmul", "nc_matmul_mx")
-def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
+def array_tiles(i: KernelInstruction, core: CoreSpec) -> None:
     sizes, position = i.attributes["tile_size"], i.attributes["tile_position"]
     legal = (64, 128)
-    if "quarter_tiling" in trace.core.capabilities:
+    if "quarter_tiling" in core.capabilities:
         legal = (32, *legal)
     asked = f"tile_position {position}, tile_size {sizes}"
     if len(sizes) != 2 or len(position) != 2 or any(s not in legal for s in sizes):
@@ -104,11 +105,11 @@ def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
 
 
 @limit("nc_matmul")
-def double_row(i: KernelInstruction, trace: OnCore) -> None:
+def double_row(i: KernelInstruction, core: CoreSpec) -> None:
     if i.attributes["rows_per_cell"] == 1:
         return
-    if "fp8_double_row" not in trace.core.capabilities:
-        raise missing(i, trace, "double_row", "fp8_double_row", "perf_mode none")
+    if "fp8_double_row" not in core.capabilities:
+        raise missing(i, core, "double_row", "fp8_double_row", "perf_mode none")
     for access in _inputs(i):
         if access.dtype not in FP8:
             raise broken(
@@ -123,11 +124,10 @@ def double_row(i: KernelInstruction, trace: OnCore) -> None:
 
 
 @limit("nc_matmul", "nc_transpose")
-def one_bank(i: KernelInstruction, trace: OnCore) -> None:
+def one_bank(i: KernelInstruction, core: CoreSpec) -> None:
     """Refuse a dst in several PSUM banks before NeuronCore-v4.
 
     A storage without an address is assumed to start with a bank."""
-    core = trace.core
     if i.engine != "tensor" or core.max_moving_free > 512:
         return
     bank = core.psum_bank_bytes_per_partition

@@ -9,26 +9,27 @@ kernels do it.
 
 from __future__ import annotations
 
+from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import KernelInstruction
 from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.ir.nki_spec import OFF_PSUM
 from neuronjax.nki.limits.operands import LANES, operands, tensor_inputs, text
-from neuronjax.nki.limits.registry import OnCore, advice, broken, limit
+from neuronjax.nki.limits.registry import advice, broken, limit
 
 # Instructions between cores, which do not read operands through lanes.
 SYNCHRONIZING = frozenset({"core_barrier", "sendrecv"})
 
 
 @limit()
-def engines_reach_memories(i: KernelInstruction, trace: OnCore) -> None:
+def engines_reach_memories(i: KernelInstruction, core: CoreSpec) -> None:
     """Refuse an operand in a memory that the engine's `EngineSpec` does not list."""
     if i.engine in LANES and i.name not in SYNCHRONIZING:
-        spec = getattr(trace.core, i.engine)
+        spec = getattr(core, i.engine)
         _check_memories(i, spec.reads, spec.writes)
 
 
 @advice()
-def dma_reaches_no_psum(i: KernelInstruction, trace: OnCore) -> None:
+def dma_reaches_no_psum(i: KernelInstruction, core: CoreSpec) -> None:
     if i.engine == "dma":
         _check_memories(i, OFF_PSUM, OFF_PSUM)
 
@@ -51,7 +52,7 @@ def _check_memories(
 
 
 @limit(*(spec.name for spec in SPECS.values() if spec.one_in_psum))
-def one_input_in_psum(i: KernelInstruction, trace: OnCore) -> None:
+def one_input_in_psum(i: KernelInstruction, core: CoreSpec) -> None:
     inputs = tensor_inputs(i)
     pair = [inputs[n] for n in SPECS[i.name].one_in_psum]
     both = [a for a in pair if a is not None and a.storage.memory == "psum"]

@@ -1,64 +1,45 @@
-"""The registry of rules, which are functions of an instruction and the trace.
+"""The registry of rules, which are functions of an instruction and a core.
 
     @limit("nc_matmul")                       # or several names, or none for all
-    def stationary_fits(i: KernelInstruction, trace: OnCore) -> None:
+    def stationary_fits(i: KernelInstruction, core: CoreSpec) -> None:
         if ...:
             raise broken(i, "stationary has 200 columns", "at most 128: split it")
 
-Rules depend on `trace.core` (its figures and capabilities), never on a version. An
+Rules depend on `core` (its figures and capabilities), never on a version. An
 instruction with the `signature` of a checked one is not checked again, so a rule may
 depend only on the contents of `signature`, which excludes the values of immediates.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import CoreSpec, chips_with
 from neuronjax.ir.kernel import Access, KernelInstruction
 
-# The second parameter is a trace; rules use only its core.
-Rule = Callable[[KernelInstruction, Any], None]
+Rule = Callable[[KernelInstruction, CoreSpec], None]
 
 _RULES: dict[str, list[Rule]] = defaultdict(list)
 _ADVICE: dict[str, list[Rule]] = defaultdict(list)
 
 
-class OnCore(Protocol):
-    """The part of a trace that rules use."""
-
-    checked: set[Hashable]
-
-    @property
-    def core(self) -> CoreSpec:
-        """The core for which the kernel is traced."""
-        ...
-
-
-def limit(*names: str) -> Callable[[Rule], Rule]:
+def limit(*names: str, rules: dict[str, list[Rule]] = _RULES) -> Callable[[Rule], Rule]:
     """Register a rule for the named instructions, or for all if none is named."""
-    return _registers(_RULES, names)
 
-
-def advice(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule that `nki.check` reports but that refuses no kernel.
-
-    Advice concerns uses that older releases accepted and today's documents exclude."""
-    return _registers(_ADVICE, names)
-
-
-def _registers(
-    rules: dict[str, list[Rule]], names: tuple[str, ...]
-) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
         for name in names or ("*",):
             rules[name].append(rule)
         return rule
 
     return register
+
+
+#: Registers a rule that `nki.check` reports but that refuses no kernel. Advice concerns
+#: uses that older releases accepted and today's documents exclude.
+advice = functools.partial(limit, rules=_ADVICE)
 
 
 def broken(i: KernelInstruction, what: str, remedy: str) -> InvalidProgramError:
@@ -69,29 +50,32 @@ def broken(i: KernelInstruction, what: str, remedy: str) -> InvalidProgramError:
 
 
 def missing(
-    i: KernelInstruction, trace: OnCore, what: str, capability: str, instead: str = ""
+    i: KernelInstruction, core: CoreSpec, what: str, capability: str, instead: str = ""
 ) -> InvalidProgramError:
     """Return the error for `what` on a core without `capability`, with its remedy."""
     chips = ", ".join(chips_with(capability))
     remedy = f"use target {chips}" + (f", or {instead}" if instead else "")
-    return broken(i, f"{what} is not possible on {trace.core.name}", remedy)
+    return broken(i, f"{what} is not possible on {core.name}", remedy)
 
 
-def check_instruction(i: KernelInstruction, trace: OnCore) -> None:
-    """Refuse an instruction that breaks one of its rules."""
+def check_instruction(
+    i: KernelInstruction, core: CoreSpec, checked: set[Hashable]
+) -> None:
+    """Refuse an instruction that breaks one of its rules, unless its signature is in
+    `checked`, and add the signature."""
     key = signature(i)
-    if key in trace.checked:
+    if key in checked:
         return
     for rule in (*_RULES["*"], *_RULES.get(i.name, ())):
-        rule(i, trace)
-    trace.checked.add(key)
+        rule(i, core)
+    checked.add(key)
 
 
-def advice_for(i: KernelInstruction, trace: OnCore) -> InvalidProgramError | None:
+def advice_for(i: KernelInstruction, core: CoreSpec) -> InvalidProgramError | None:
     """Return the error of the first `advice` that an instruction breaks, or None."""
     for rule in (*_ADVICE["*"], *_ADVICE.get(i.name, ())):
         try:
-            rule(i, trace)
+            rule(i, core)
         except InvalidProgramError as error:
             return error
     return None

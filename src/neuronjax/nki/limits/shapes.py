@@ -20,7 +20,7 @@ from neuronjax.nki.limits.operands import (
     start_partition,
     text,
 )
-from neuronjax.nki.limits.registry import OnCore, broken, limit
+from neuronjax.nki.limits.registry import broken, limit
 
 FREE_DIMENSIONS = 4
 # (number of partitions, first partitions that are legal for at most that many).
@@ -46,7 +46,7 @@ def check_partitions(storage: Storage, core: CoreSpec) -> None:
 
 
 @limit()
-def partitions_are_reachable(i: KernelInstruction, trace: OnCore) -> None:
+def partitions_are_reachable(i: KernelInstruction, core: CoreSpec) -> None:
     if i.engine not in LANES:
         return
     for operand in operands(i):
@@ -105,14 +105,13 @@ def _check_dimensions(i: KernelInstruction, operand: OperandAccess) -> None:
 
 
 @limit()
-def free_size_fits(i: KernelInstruction, trace: OnCore) -> None:
+def free_size_fits(i: KernelInstruction, core: CoreSpec) -> None:
     """Refuse more elements per partition than VectorE, ScalarE or GpSimd can access.
 
     No limit holds for PSUM with BF16: the published figure is for other chips, and
     smaller than a partition."""
     if i.engine not in ("vector", "scalar", "gpsimd"):
         return
-    core = trace.core
     most = {"sbuf": core.max_free_sbuf_elements}
     if "bf16_psum" not in core.capabilities:
         most["psum"] = core.max_free_psum_elements
