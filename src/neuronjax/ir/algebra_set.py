@@ -21,13 +21,9 @@ class Cholesky(Instruction):
 
     operands: a, or its real and imaginary parts; only one triangle is read. A matrix
     that is not positive definite gives NaNs in the factor. The factor's other triangle
-    is zero.
+    is zero."""
 
-    Attributes:
-        lower: whether the factor is L with a = L L^H, and not U with a = U^H U.
-    """
-
-    lower: bool
+    lower: bool  # whether the factor is L with a = L L^H, and not U with a = U^H U
     label: ClassVar[Label] = "modelled"
 
 
@@ -35,19 +31,12 @@ class Cholesky(Instruction):
 class TriangularSolve(Instruction):
     """The solution of op(a) x = b, or x op(a) = b, with triangular a, [..., n, n].
 
-    operands: a and b, or (a_re, a_im, b_re, b_im); only one triangle of a is read.
+    operands: a and b, or (a_re, a_im, b_re, b_im); only one triangle of a is read."""
 
-    Attributes:
-        left_side: whether op(a) is left of x.
-        lower: whether a's lower triangle is read, not the upper.
-        unit_diagonal: whether the diagonal counts as ones and is not read.
-        transpose_a: op, "NO_TRANSPOSE", "TRANSPOSE" or "ADJOINT".
-    """
-
-    left_side: bool
-    lower: bool
-    unit_diagonal: bool
-    transpose_a: str
+    left_side: bool  # whether op(a) is left of x
+    lower: bool  # whether a's lower triangle is read, not the upper
+    unit_diagonal: bool  # whether the diagonal counts as ones and is not read
+    transpose_a: str  # op, "NO_TRANSPOSE", "TRANSPOSE" or "ADJOINT"
     label: ClassVar[Label] = "modelled"
 
 
@@ -56,15 +45,11 @@ class Fft(Instruction):
     """A discrete Fourier transform of the last axes (`stablehlo.fft`).
 
     operands: real and imaginary part, or the real part alone for RFFT; the results are
-    a real and an imaginary part too, or the real part alone for IRFFT.
+    a real and an imaginary part too, or the real part alone for IRFFT."""
 
-    Attributes:
-        fft_type: "FFT", "IFFT", "RFFT" or "IRFFT".
-        fft_length: the lengths of the last one to three axes of the complex array or,
-            for RFFT and IRFFT, of the real array.
-    """
-
-    fft_type: str
+    fft_type: str  # "FFT", "IFFT", "RFFT" or "IRFFT"
+    #: The lengths of the last one to three axes of the complex array or, for RFFT and
+    #: IRFFT, of the real array.
     fft_length: tuple[int, ...]
     label: ClassVar[Label] = "modelled"
 
@@ -74,16 +59,10 @@ class HostCall(Instruction):
     """A function that the host computes as JAX does, or a callback that only reads
     values.
 
-    The policy must permit it (`host_custom_calls`, `callbacks`), except `jax.debug`.
-
-    Attributes:
-        function: the function.
-        complex_operands: for each of its operands, whether it is a complex pair; empty
-            if none is.
-        complex_results: likewise for its results.
-    """
+    The policy must permit it (`host_custom_calls`, `callbacks`), except `jax.debug`."""
 
     function: HostFunction
+    #: For each of its operands, whether it is a complex pair; empty if none is.
     complex_operands: tuple[bool, ...] = ()
-    complex_results: tuple[bool, ...] = ()
+    complex_results: tuple[bool, ...] = ()  # likewise for its results
     label: ClassVar[Label] = "host"

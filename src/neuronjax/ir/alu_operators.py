@@ -58,11 +58,7 @@ class NamedOperator:
 
 
 def op_name(op: Any) -> str:
-    """Return the name of an operator.
-
-    Raises:
-        InvalidProgramError: `op` is not an operator.
-    """
+    """Return the name of an operator; refuse anything else."""
     if isinstance(op, str):
         name = op.rpartition(".")[2]
     else:
@@ -77,11 +73,7 @@ def op_name(op: Any) -> str:
 
 
 def checked_op(op: Any, allowed: frozenset[str], where: str) -> str:
-    """Return the name of an operator that an instruction accepts.
-
-    Raises:
-        InvalidProgramError: the instruction does not accept `op`.
-    """
+    """Return the name of an operator; refuse one that the instruction lacks."""
     name = op_name(op)
     if name not in allowed:
         raise InvalidProgramError(

@@ -18,15 +18,10 @@ from neuronjax.ir.instruction_set import Window
 
 @dataclass(frozen=True, kw_only=True)
 class _OneBody(Instruction):
-    """The common fields of instructions with one body.
+    """The common fields of instructions with one body."""
 
-    Attributes:
-        body: the block that is executed on elements.
-        captures: the number of captured operands, which are the last ones.
-    """
-
-    body: Block
-    captures: int = 0
+    body: Block  # the block that is executed on elements
+    captures: int = 0  # the number of captured operands, which are the last ones
     label: ClassVar[Label] = "modelled"
 
     @property
@@ -43,26 +38,18 @@ class MapBlock(_OneBody):
 class ReduceBlock(_OneBody):
     """A left fold of n tensors from n initial values.
 
-    operands: n inputs, n initial values. Several axes count as one, row-major.
+    operands: n inputs, n initial values. Several axes count as one, row-major. body:
+    takes n partial results, then n elements."""
 
-    Attributes:
-        axes: the reduced axes.
-        body: takes n partial results, then n elements.
-    """
-
-    axes: tuple[int, ...]
+    axes: tuple[int, ...]  # the reduced axes
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolBlock(_OneBody):
     """A reduction of n tensors over sliding windows, in the fold order of Pool.
 
-    operands: n inputs, n initial values, which are the padding too.
-
-    Attributes:
-        window: the windows.
-        body: takes n partial results, then n elements.
-    """
+    operands: n inputs, n initial values, which are the padding too. body: takes n
+    partial results, then n elements."""
 
     window: Window
 
@@ -71,16 +58,11 @@ class PoolBlock(_OneBody):
 class ScanBlock(_OneBody):
     """The running fold of n tensors along `axis`, in the order of TensorTensorScan.
 
-    operands: n inputs, n initial values.
+    operands: n inputs, n initial values. body: takes n values that come earlier along
+    the axis, then n that come later."""
 
-    Attributes:
-        axis: the axis of the fold.
-        reverse: whether the fold runs from the last element to the first.
-        body: takes n values that come earlier along the axis, then n that come later.
-    """
-
-    axis: int
-    reverse: bool = False
+    axis: int  # the axis of the fold
+    reverse: bool = False  # whether the fold runs from the last element to the first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,30 +71,20 @@ class ScatterBlock(_OneBody):
     indices.
 
     operands: n tensors, the indices, n updates. A window that does not fit is dropped.
+    body: takes n elements of the tensors, then n elements of the updates."""
 
-    Attributes:
-        dimension_numbers: as in LocalScatter.
-        body: takes n elements of the tensors, then n elements of the updates.
-    """
-
-    dimension_numbers: tuple[tuple[str, Any], ...]
+    dimension_numbers: tuple[tuple[str, Any], ...]  # as in LocalScatter
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectAndScatterBlock(Instruction):
-    """SelectAndScatter with any selection and any combination.
-
-    Attributes:
-        window: the windows.
-        select: takes the element chosen so far and the next one; true keeps the former.
-        scatter: takes what an element has collected so far, then a source value.
-        captures: the number of captured operands; both blocks take all of them.
-    """
+    """SelectAndScatter with any selection and any combination."""
 
     window: Window
+    #: Takes the element chosen so far and the next one; true keeps the former.
     select: Block
-    scatter: Block
-    captures: int = 0
+    scatter: Block  # takes what an element has collected so far, then a source value
+    captures: int = 0  # the number of captured operands; both blocks take all of them
     label: ClassVar[Label] = "modelled"
 
     @property
@@ -125,12 +97,8 @@ class SortBlock(_OneBody):
     """A stable sort of n tensors along `dimension` by any comparator.
 
     A merge network sorts, so that the result is a permutation even if the comparator is
-    not a strict weak order.
+    not a strict weak order. body: takes (a0, b0, a1, b1, ...), true where a belongs
+    before b."""
 
-    Attributes:
-        dimension: the sorted axis.
-        body: takes (a0, b0, a1, b1, ...), true where a belongs before b.
-    """
-
-    dimension: int
+    dimension: int  # the sorted axis
     label: ClassVar[Label] = "exact"

@@ -69,12 +69,9 @@ def _twice(named: Iterable[int], what: str) -> str:
 
 @dataclass(frozen=True)
 class DeviceMesh:
-    """Devices along named axes.
+    """Devices along named axes."""
 
-    Attributes:
-        axes: (name, size), slowest first; a device's number is its row-major index.
-    """
-
+    #: (name, size), slowest first; a device's number is its row-major index.
     axes: tuple[tuple[str, int], ...]
 
     @property
@@ -91,19 +88,12 @@ Split = tuple[tuple[str, ...], ...]
 class Spmd(Instruction):
     """One block on every device of a mesh (`sdy.manual_computation`).
 
-    If a result is replicated, the first device's copy is taken.
+    If a result is replicated, the first device's copy is taken."""
 
-    Attributes:
-        body: takes and returns the arrays of one device.
-        mesh: the devices.
-        splits: how each operand is split over them.
-        joins: how each result is split over them.
-    """
-
-    body: Block
+    body: Block  # takes and returns the arrays of one device
     mesh: DeviceMesh
-    splits: tuple[Split, ...]
-    joins: tuple[Split, ...]
+    splits: tuple[Split, ...]  # how each operand is split over them
+    joins: tuple[Split, ...]  # how each result is split over them
     engine: Engine = "cc"
     elsewhere: ClassVar[Engine | None] = "sync"
 
@@ -128,23 +118,19 @@ class PartitionId(Collective):
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction(Collective):
-    """A reduction over devices; each operand has a result.
+    """A reduction over devices; each operand has a result."""
 
-    Attributes:
-        op: add, multiply, minimum, maximum; for integers and booleans also and, or,
-            xor.
-        groups: the devices that reduce together; every device is in one group, all
-            groups have one size.
-        plan: the order and the roundings of sums and products of floats.
-        reduce_dtype: the dtype in which operands and partial sums are sent, rounded to
-            the operand's once at the end; None for the operand's own.
-        integer_path: "exact", or "fp32" as the CC-cores do it: exact to 2^24.
-    """
-
+    #: One of add, multiply, minimum, maximum; for integers and booleans also and, or,
+    #: xor.
     op: str
+    #: The devices that reduce together; every device is in one group, all groups have
+    #: one size.
     groups: Groups
-    plan: FoldPlan
+    plan: FoldPlan  # the order and the roundings of sums and products of floats
+    #: The dtype in which operands and partial sums are sent, rounded to the operand's
+    #: once at the end; None for the operand's own.
     reduce_dtype: str | None = None
+    #: "exact", or "fp32" as the CC-cores do it: exact to 2^24.
     integer_path: str = "exact"
     label: ClassVar[Label] = "modelled"
 
@@ -156,65 +142,43 @@ class AllReduce(Reduction):
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceScatter(Reduction):
-    """A reduction after which member r of a group gets the r-th part of the result.
+    """A reduction after which member r of a group gets the r-th part of the result."""
 
-    Attributes:
-        dimension: the dimension along which the result is split into as many parts as
-            members.
-    """
-
+    #: The dimension along which the result is split into as many parts as members.
     dimension: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllGather(Collective):
-    """A concatenation of all members' operands in order; every member gets it.
+    """A concatenation of all members' operands in order; every member gets it."""
 
-    Attributes:
-        dimension: the dimension of the concatenation.
-        groups: the devices that gather together, as in `Reduction`.
-    """
-
-    dimension: int
-    groups: Groups
+    dimension: int  # the dimension of the concatenation
+    groups: Groups  # the devices that gather together, as in `Reduction`
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllToAll(Collective):
-    """An exchange: member r of a group gets the r-th part of every member's operand.
+    """An exchange: member r of a group gets the r-th part of every member's operand."""
 
-    Attributes:
-        split_dimension: the dimension along which an operand is split.
-        concat_dimension: the dimension along which the parts are concatenated, in order
-            of members.
-        groups: the devices that exchange, as in `Reduction`.
-    """
-
-    split_dimension: int
+    split_dimension: int  # the dimension along which an operand is split
+    #: The dimension along which the parts are concatenated, in order of members.
     concat_dimension: int
-    groups: Groups
+    groups: Groups  # the devices that exchange, as in `Reduction`
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectivePermute(Collective):
-    """A transfer from the first to the second device of each pair; others get zeros.
+    """A transfer from the first to the second device of each pair; others get zeros."""
 
-    Attributes:
-        pairs: (source, target); no device is a source twice or a target twice.
-    """
-
+    #: (source, target); no device is a source twice or a target twice.
     pairs: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveBroadcast(Collective):
-    """A copy of the first member's operand to its group; devices in no group get zeros.
+    """A copy of the first member's operand to its group; other devices get zeros."""
 
-    Attributes:
-        groups: groups of any sizes; no device is in two.
-    """
-
-    groups: Groups
+    groups: Groups  # groups of any sizes; no device is in two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,13 +188,9 @@ class RaggedAllToAll(Collective):
     Operands are the data [n, ...] and the initial contents of the result [m, ...]. Four
     more operands describe the parts, k for each member in order: the start of each part
     in the data, its size, its start in the receiver's result, and the size of the part
-    that arrives from each member. Each operand is int32 or int64 [k * members].
+    that arrives from each member. Each operand is int32 or int64 [k * members]."""
 
-    Attributes:
-        groups: the devices that exchange, as in `Reduction`.
-    """
-
-    groups: Groups
+    groups: Groups  # the devices that exchange, as in `Reduction`
 
 
 # -- groups along axes -----------------------------------------------------------------

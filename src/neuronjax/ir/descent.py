@@ -26,15 +26,11 @@ parameter."""
 
 
 class Descent(NamedTuple):
-    """The origin of a value, or the joined origin of all values that an op reads.
+    """The origin of a value, or the joined origin of all values that an op reads."""
 
-    Attributes:
-        arguments: the positions of the arguments of main that were moved or cast.
-        after_gradients: whether it is computed from a gradient.
-    """
-
+    #: The positions of the arguments of main that were moved or cast.
     arguments: frozenset[int] = frozenset()
-    after_gradients: bool = False
+    after_gradients: bool = False  # whether it is computed from a gradient
 
     def join(self, other: Descent) -> Descent:
         """Return the union of two origins."""

@@ -27,18 +27,10 @@ class Stage:
 
     A stage is a left fold in FP32 that takes `hop` partial sums at a time and rounds
     each time: a rank adds its data to the sum that it received, and stores the new sum.
-    With a hop of 1 the first partial sum is only copied, and is not rounded.
+    With a hop of 1 the first partial sum is only copied, and is not rounded."""
 
-    Attributes:
-        width: how many partial sums become one.
-        hop: how many of them a rank adds at a time; it divides `width`.
-
-    Raises:
-        InvalidProgramError: `hop` does not divide `width`.
-    """
-
-    width: int
-    hop: int
+    width: int  # how many partial sums become one
+    hop: int  # how many of them a rank adds at a time; it divides `width`
 
     def __post_init__(self) -> None:
         if self.width < 2 or self.hop < 1 or self.width % self.hop:
@@ -57,21 +49,17 @@ class Stage:
 class FoldPlan:
     """A reduction over the ranks of a group.
 
-    Attributes:
-        algorithm: the name in `collectives.algorithms`.
-        stages: the stages, first to last; none for one rank.
-        order: the ranks, as indices into the group, in the order in which the first
-            stage adds them. Either one row holds for the whole tensor, or every rank
-            owns a part of it, with one row for each channel that carries a share of the
-            part: the `channels` rows of rank r start at number r * `channels`.
-
     Raises:
         InvalidProgramError: the widths do not multiply to the number of ranks, a row is
             not a permutation of them, or the ranks have different numbers of rows.
     """
 
-    algorithm: str
-    stages: tuple[Stage, ...]
+    algorithm: str  # the name in `collectives.algorithms`
+    stages: tuple[Stage, ...]  # the stages, first to last; none for one rank
+    #: The ranks, as indices into the group, in the order in which the first stage adds
+    #: them. Either one row holds for the whole tensor, or every rank owns a part of it,
+    #: with one row for each channel that carries a share of the part: the `channels`
+    #: rows of rank r start at number r * `channels`.
     order: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:

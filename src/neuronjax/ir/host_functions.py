@@ -16,20 +16,15 @@ CALL = "neuronjax.host"
 
 @dataclass(frozen=True)
 class HostFunction:
-    """A function of arrays that returns one array or a list of them.
+    """A function of arrays that returns one array or a list of them."""
 
-    Attributes:
-        text: the primitive with its parameters; equal texts mean equal functions.
-        call: binds the primitive in the surrounding trace.
-        kind: "algebra"; "debug", which looks at values; "callback", any other.
-        shown: its parameters in words.
-        line: "file:line" of a callback's definition, or "".
-    """
-
-    text: str
+    text: str  # the primitive with its parameters; equal texts mean equal functions
+    #: Binds the primitive in the surrounding trace.
     call: Callable[..., Any] = field(compare=False, repr=False)
+    #: "algebra"; "debug", which looks at values; "callback", any other.
     kind: str = field(default="algebra", compare=False)
-    shown: str = field(default="", compare=False)
+    shown: str = field(default="", compare=False)  # its parameters in words
+    #: "file:line" of a callback's definition, or "".
     line: str = field(default="", compare=False)
 
     @property

@@ -88,27 +88,19 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """The base class of instructions.
+    """The base class of instructions."""
 
-    Attributes:
-        operands: the views that are read.
-        results: the buffers that are written.
-        engine: the engine that executes it.
-        write_format: the format to which float results are rounded if it differs from
-            the buffer's dtype (auto-cast "all", tfloat32), else None.
-        rounding: how a float result is rounded on its one write.
-        overflow: "ieee" or "saturate".
-        ordinal: the position in the function, part of the stochastic rounding key.
-        location: the place in the user's program that it comes from.
-    """
-
-    operands: tuple[View, ...]
-    results: tuple[Buffer, ...]
-    engine: Engine
+    operands: tuple[View, ...]  # the views that are read
+    results: tuple[Buffer, ...]  # the buffers that are written
+    engine: Engine  # the engine that executes it
+    #: The format to which float results are rounded if it differs from the buffer's
+    #: dtype (auto-cast "all", tfloat32), else None.
     write_format: str | None = None
-    rounding: Rounding = "rne"
-    overflow: str = "ieee"
+    rounding: Rounding = "rne"  # how a float result is rounded on its one write
+    overflow: str = "ieee"  # "ieee" or "saturate"
+    #: The position in the function, part of the stochastic rounding key.
     ordinal: int = 0
+    #: The place in the user's program that it comes from.
     location: Location = field(default=Location(), compare=False)
 
     label: ClassVar[Label] = "exact"
@@ -186,24 +178,15 @@ _COMMON = {f.name for f in dataclasses.fields(Instruction)}
 
 @dataclass(frozen=True, eq=False)
 class InstructionProgram:
-    """The program of a core.
+    """The program of a core."""
 
-    Attributes:
-        main: the entry block.
-        functions: the callees of Call.
-        stochastic: whether any instruction rounds stochastically.
-        seed: the rounding seed.
-        amax_slots: the number of tensors whose amax is kept from step to step (delayed
-            scaling).
-        amax_history_length: the number of steps for which it is kept.
-    """
-
-    main: Block
-    functions: Mapping[str, Block]
-    stochastic: bool = False
-    seed: int = 0
+    main: Block  # the entry block
+    functions: Mapping[str, Block]  # the callees of Call
+    stochastic: bool = False  # whether any instruction rounds stochastically
+    seed: int = 0  # the rounding seed
+    #: The number of tensors whose amax is kept from step to step (delayed scaling).
     amax_slots: int = 0
-    amax_history_length: int = 0
+    amax_history_length: int = 0  # the number of steps for which it is kept
 
     def walk(self) -> Iterator[Instruction]:
         """Yield every instruction of every function."""

@@ -80,28 +80,21 @@ class NcMatmul(Instruction):
     """A contraction on the systolic array, accumulated in PSUM.
 
     The result's dtype is the one in which PSUM adds the tiles: float32, or bfloat16
-    with a rounding after each addition (NeuronCore-v4).
+    with a rounding after each addition (NeuronCore-v4)."""
 
-    Attributes:
-        dimensions: which axes are batched and contracted.
-        k_tile: contraction rows per pass of the array (128, 256 in double-row mode).
-        rows_per_cell: 1, or 2 if a cell adds the products of rows k and k + 128 before
-            they enter the column (double-row FP8).
-        passes: 1, or 4 for FP32 operands split into high and low halves.
-        group_rows: the rows of a tile that are summed together, None for all; the sums
-            of a tile are added in order before they reach PSUM.
-        accumulation: "host" if XLA chooses the order.
-        held: the sizes of the matmul that the array runs, if several batches lie side
-            by side, as blocks on the diagonal of a matrix of zeros; None for the
-            operands' sizes.
-    """
-
-    dimensions: DotDimensions
+    dimensions: DotDimensions  # which axes are batched and contracted
+    #: Contraction rows per pass of the array (128, 256 in double-row mode).
     k_tile: int = 128
+    #: 1, or 2 if a cell adds the products of rows k and k + 128 before they enter the
+    #: column (double-row FP8).
     rows_per_cell: int = 1
-    passes: int = 1
+    passes: int = 1  # 1, or 4 for FP32 operands split into high and low halves
+    #: The rows of a tile that are summed together, None for all; the sums of a tile are
+    #: added in order before they reach PSUM.
     group_rows: int | None = None
-    accumulation: str = "systolic"
+    accumulation: str = "systolic"  # "host" if XLA chooses the order
+    #: The sizes of the matmul that the array runs, if several batches lie side by side,
+    #: as blocks on the diagonal of a matrix of zeros; None for the operands' sizes.
     held: Sizes | None = None
     label = _host_or_modelled("accumulation")
 
@@ -112,13 +105,9 @@ class NcTranspose(Instruction):
 
     From NeuronCore-v3 on it keeps every bit; FP8 comes out in 16 bits whose upper byte
     is zero (the result is uint16). On v2 it is a matmul with the identity in FP32, in
-    which an Inf or NaN makes its whole row of the result NaN.
+    which an Inf or NaN makes its whole row of the result NaN."""
 
-    Attributes:
-        exact: False for the matmul of v2.
-    """
-
-    exact: bool = True
+    exact: bool = True  # False for the matmul of v2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,17 +117,11 @@ class QuantizeMx(Instruction):
 
     results: elements, of the operand's shape; scales, float8_e8m0fnu, whose axis is a
     32nd as long (rounded up). Elements saturate. VectorE quantizes BF16 or FP16 to
-    MXFP8, as `nki.isa.quantize_mx`; "offline" quantizes any float to any MX format.
+    MXFP8, as `nki.isa.quantize_mx`; "offline" quantizes any float to any MX format."""
 
-    Attributes:
-        axis: the blocked axis.
-        format: "mxfp8_e4m3", "mxfp8_e5m2" or "mxfp4_e2m1".
-        scale_rule: a rule of `numerics.microscaling`.
-    """
-
-    axis: int
-    format: str
-    scale_rule: str
+    axis: int  # the blocked axis
+    format: str  # "mxfp8_e4m3", "mxfp8_e5m2" or "mxfp4_e2m1"
+    scale_rule: str  # a rule of `numerics.microscaling`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,17 +131,12 @@ class NcMatmulMx(Instruction):
     A K tile is 512 rows; cell p of the array holds rows 4p to 4p+3 and adds its four
     scaled products, left to right, before they enter the column. The result is [batch,
     lhs free, rhs free], its free dimensions possibly split; its dtype as in NcMatmul.
-
-    Attributes:
-        dimensions: the dimension numbers of the elements; each side has one axis of
-            each kind.
-        k_tile: contraction rows per pass of the array.
-        accumulation: as in NcMatmul.
     """
 
+    #: The dimension numbers of the elements; each side has one axis of each kind.
     dimensions: DotDimensions
-    k_tile: int = 512
-    accumulation: str = "systolic"
+    k_tile: int = 512  # contraction rows per pass of the array
+    accumulation: str = "systolic"  # as in NcMatmul
     label = _host_or_modelled("accumulation")
 
 
@@ -167,15 +145,10 @@ class Sparsify(Instruction):
     """A compression to the N elements of largest magnitude of every M along `axis`.
 
     results: values, the axis N/M as long; tags, uint8, their positions in the group. A
-    tensor that has the pattern already loses nothing.
+    tensor that has the pattern already loses nothing."""
 
-    Attributes:
-        axis: the axis of the groups.
-        pattern: "N:M".
-    """
-
-    axis: int
-    pattern: str
+    axis: int  # the axis of the groups
+    pattern: str  # "N:M"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,23 +158,15 @@ class NcMatmulSparse(Instruction):
     operands: values and tags of the stationary side, and the moving side. Every
     compressed value is multiplied by the moving row that its tag selects; a K tile is
     `k_tile` compressed rows. The result is [batch, lhs free, rhs free] as in
-    NcMatmulMx.
+    NcMatmulMx."""
 
-    Attributes:
-        dimensions: the dimension numbers of values and moving; each has one axis of
-            each kind.
-        stationary: whether the stationary operand is the "lhs" or the "rhs" of the
-            result.
-        pattern: "N:M".
-        k_tile: compressed rows per pass of the array.
-        accumulation: as in NcMatmul.
-    """
-
+    #: The dimension numbers of values and moving; each has one axis of each kind.
     dimensions: DotDimensions
+    #: Whether the stationary operand is the "lhs" or the "rhs" of the result.
     stationary: str
-    pattern: str
-    k_tile: int = 128
-    accumulation: str = "systolic"
+    pattern: str  # "N:M"
+    k_tile: int = 128  # compressed rows per pass of the array
+    accumulation: str = "systolic"  # as in NcMatmul
     label = _host_or_modelled("accumulation")
 
 
@@ -216,15 +181,12 @@ SOFTWARE_FUNCTIONS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class TensorTensor(Instruction):
-    """An operation element by element on operands of one shape (StableHLO's op names).
-
-    Attributes:
-        integer_path: "exact", or "fp32" if integers are read as FP32 and the result is
-            rounded to an integer, as VectorE does it: exact to 2^24. "reciprocal"
-            divides integers by multiplying with 1 / y in FP32 and truncating.
-    """
+    """An operation by element on operands of one shape (StableHLO's op names)."""
 
     op: str
+    #: "exact", or "fp32" if integers are read as FP32 and the result is rounded to an
+    #: integer, as VectorE does it: exact to 2^24. "reciprocal" divides integers by
+    #: multiplying with 1 / y in FP32 and truncating.
     integer_path: str = "exact"
 
     @property
@@ -257,27 +219,20 @@ class TensorScalar(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Activation(Instruction):
-    """An elementary function (StableHLO's and CHLO's names).
+    """An elementary function (StableHLO's and CHLO's names)."""
 
-    Attributes:
-        function: the name without dialect.
-        transcendentals: "exact" for the project's own functions, "scalar_engine" for
-            piecewise cubics if ScalarE has the function, "host" for XLA's.
-    """
-
-    function: str
+    function: str  # the name without dialect
+    #: "exact" for the project's own functions, "scalar_engine" for piecewise cubics if
+    #: ScalarE has the function, "host" for XLA's.
     transcendentals: str = "exact"
     label = _host_or_modelled("transcendentals")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorCopy(Instruction):
-    """A copy that changes the dtype.
+    """A copy that changes the dtype."""
 
-    Attributes:
-        float_to_int: "truncate" as in StableHLO, "rne" as on an engine's write.
-    """
-
+    #: "truncate" as in StableHLO, "rne" as on an engine's write.
     float_to_int: str = "truncate"
 
 
@@ -367,19 +322,12 @@ class TensorTensorScan(Instruction):
 
     Forwards r[i] = r[i - 1] op x[i]; backwards r[i] = x[i] op r[i + 1]; r is x where
     the fold starts. The state is FP32; every result is rounded once on its write. A
-    cumulative sum is such a fold, not a reduction per element.
+    cumulative sum is such a fold, not a reduction per element."""
 
-    Attributes:
-        op: as in TensorReduce.
-        axis: the axis of the fold.
-        reverse: whether it runs from the last element to the first.
-        integer_path: as in TensorTensor.
-    """
-
-    op: str
-    axis: int
-    reverse: bool = False
-    integer_path: str = "exact"
+    op: str  # as in TensorReduce
+    axis: int  # the axis of the fold
+    reverse: bool = False  # whether it runs from the last element to the first
+    integer_path: str = "exact"  # as in TensorTensor
     label: ClassVar[Label] = "modelled"
     elsewhere: ClassVar[Engine | None] = "vector"
 
@@ -390,19 +338,12 @@ class SelectAndScatter(Instruction):
 
     Contributions to one element are combined in row-major order of the windows, onto
     operands[2]. Of the elements of a window, in row-major order and without padding,
-    each replaces the chosen one unless `chosen select element` holds.
+    each replaces the chosen one unless `chosen select element` holds."""
 
-    Attributes:
-        select: GE, GT, LE or LT.
-        op: how contributions combine, as in TensorReduce.
-        window: the windows.
-        integer_path: as in TensorTensor.
-    """
-
-    select: str
-    op: str
+    select: str  # GE, GT, LE or LT
+    op: str  # how contributions combine, as in TensorReduce
     window: Window
-    integer_path: str = "exact"
+    integer_path: str = "exact"  # as in TensorTensor
     label: ClassVar[Label] = "modelled"
 
 
@@ -470,18 +411,13 @@ class LocalScatter(Instruction):
     """`stablehlo.scatter` of one tensor; updates in row-major order of the indices.
 
     A window that is not wholly inside the tensor is dropped, as XLA does on every
-    platform; StableHLO's text would keep the elements inside.
+    platform; StableHLO's text would keep the elements inside."""
 
-    Attributes:
-        op: the combiner: add, multiply, minimum, maximum or assign.
-        integer_path: as in TensorTensor.
-    """
-
-    op: str
+    op: str  # the combiner: add, multiply, minimum, maximum or assign
     dimension_numbers: tuple[tuple[str, Any], ...]
     indices_are_sorted: bool = False
     unique_indices: bool = False
-    integer_path: str = "exact"
+    integer_path: str = "exact"  # as in TensorTensor
     label: ClassVar[Label] = "modelled"
 
 
@@ -489,17 +425,12 @@ class LocalScatter(Instruction):
 class Sort(Instruction):
     """A stable sort along `dimension`, lexicographic by keys.
 
-    operands: the keys, the most significant first, then the tensors to sort.
+    operands: the keys, the most significant first, then the tensors to sort."""
 
-    Attributes:
-        dimension: the sorted axis.
-        descending: for each key, whether the largest comes first.
-        total: for each key, whether floats are compared in IEEE totalOrder; else -0
-            equals +0, and NaNs equal each other and exceed all numbers.
-    """
-
-    dimension: int
-    descending: tuple[bool, ...]
+    dimension: int  # the sorted axis
+    descending: tuple[bool, ...]  # for each key, whether the largest comes first
+    #: For each key, whether floats are compared in IEEE totalOrder; else -0 equals +0,
+    #: and NaNs equal each other and exceed all numbers.
     total: tuple[bool, ...]
 
 
@@ -516,17 +447,14 @@ class TopK(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class DmaCopy(Instruction):
-    """A movement that changes no bit.
+    """A movement that changes no bit."""
 
-    Attributes:
-        kind: broadcast, reshape, transpose, slice, pad, concatenate, reverse,
-            dynamic_slice, dynamic_update_slice.
-        parameters: what the kind needs, as in StableHLO: broadcast: dimensions;
-            transpose: permutation; slice: starts, limits, strides; pad: low, high,
-            interior; concatenate and reverse: dimensions; dynamic_slice: sizes.
-    """
-
+    #: One of broadcast, reshape, transpose, slice, pad, concatenate, reverse,
+    #: dynamic_slice, dynamic_update_slice.
     kind: str
+    #: What the kind needs, as in StableHLO: broadcast: dimensions; transpose:
+    #: permutation; slice: starts, limits, strides; pad: low, high, interior;
+    #: concatenate and reverse: dimensions; dynamic_slice: sizes.
     parameters: tuple[tuple[int, ...], ...] = ()
 
 
@@ -535,15 +463,10 @@ class Im2col(Instruction):
     """The patches that a convolution contracts, [groups, batch * positions, K].
 
     K is the kernel positions in row-major order, then the input channel; padding zeros
-    take part. operands: the input as [groups, batch, *spatial, channels].
+    take part. operands: the input as [groups, batch, *spatial, channels]."""
 
-    Attributes:
-        window: the window of the kernel.
-        side_by_side: the number of groups whose channels the array takes at once.
-    """
-
-    window: Window
-    side_by_side: int = 1
+    window: Window  # the window of the kernel
+    side_by_side: int = 1  # the number of groups whose channels the array takes at once
 
 
 # -- control ---------------------------------------------------------------------------

@@ -17,11 +17,7 @@ class KernelNumerics(NamedTuple):
     transcendentals: str = "exact"
 
     def changed(self, **fields: str) -> KernelNumerics:
-        """Return these numerics with other fields.
-
-        Raises:
-            InvalidProgramError: an illegal value.
-        """
+        """Return these numerics with other fields; refuse an illegal value."""
         for name, value in fields.items():
             legal = _LEGAL[name]
             if value not in legal:

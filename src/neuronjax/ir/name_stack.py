@@ -26,15 +26,11 @@ _EINSUM = "->"
 
 
 class NameStack(NamedTuple):
-    """The author's parts of a name stack.
+    """The author's parts of a name stack."""
 
-    Attributes:
-        names: the names of modules and `jax.named_scope`s, the outermost first.
-        classes: parts with a dot, which name a class ("eqx.nn.Linear").
-    """
-
+    #: The names of modules and `jax.named_scope`s, the outermost first.
     names: tuple[str, ...]
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # parts with a dot, which name a class ("eqx.nn.Linear")
 
 
 @cache

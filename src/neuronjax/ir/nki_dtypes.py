@@ -85,11 +85,8 @@ _ALIASES = MappingProxyType({"bool_": "bool", "fp32": "float32", "bf16": "bfloat
 
 
 def as_dtype(dtype: Any) -> DType:
-    """Return the nki name of a dtype given as a name, or as anything NumPy understands.
-
-    Raises:
-        InvalidProgramError: NKI has no such type.
-    """
+    """Return the nki name of a dtype given as a name, or as anything NumPy understands;
+    refuse a type that NKI lacks."""
     if isinstance(dtype, str):
         name = _ALIASES.get(dtype, dtype)
     elif isinstance(dtype, type):

@@ -79,29 +79,23 @@ class Location:
     """The place in the user's program from which an op comes.
 
     For an op of a callee it is the place in the callee; `inside` adds that of the call.
-
-    Attributes:
-        scope: the JAX name stack, "jit(step)/transpose(jvp(mlp))/dot_general".
-        file: the user's source file, or "" if JAX recorded none.
-        line: its line, from 1; 0 if there is none.
-        functions: the functions that led here, the outermost first: "GPT", "Block".
-        module: the part of the model that it belongs to; "" if parts were not added,
-            see `ir.model_parts`.
-        phase: "forward", "backward" or "optimizer"; "" if unknown.
-        is_lent: whether `file` and `line` are those of a call of the function that
-            contains the op, because the op has none of its own. At another call
-            `inside` replaces them by that call's.
-        callers: the user's lines that called the function of this line, the innermost
-            first, "train.py:40"; JAX keeps at most ten.
     """
 
-    scope: str = ""
-    file: str = ""
-    line: int = 0
+    scope: str = ""  # the JAX name stack, "jit(step)/transpose(jvp(mlp))/dot_general"
+    file: str = ""  # the user's source file, or "" if JAX recorded none
+    line: int = 0  # its line, from 1; 0 if there is none
+    #: The functions that led here, the outermost first: "GPT", "Block".
     functions: tuple[str, ...] = ()
+    #: The part of the model that it belongs to; "" if parts were not added, see
+    #: `ir.model_parts`.
     module: str = ""
-    phase: str = ""
+    phase: str = ""  # "forward", "backward" or "optimizer"; "" if unknown
+    #: Whether `file` and `line` are those of a call of the function that contains the
+    #: op, because the op has none of its own. At another call `inside` replaces them by
+    #: that call's.
     is_lent: bool = False
+    #: The user's lines that called the function of this line, the innermost first,
+    #: "train.py:40"; JAX keeps at most ten.
     callers: tuple[str, ...] = ()
 
     @property
@@ -138,14 +132,10 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Devices along named axes (`sdy.mesh`).
+    """Devices along named axes (`sdy.mesh`)."""
 
-    Attributes:
-        axes: (name, size), slowest first.
-        device_ids: the device at every position, row-major; () for 0, 1, 2, ...
-    """
-
-    axes: tuple[tuple[str, int], ...]
+    axes: tuple[tuple[str, int], ...]  # (name, size), slowest first
+    #: The device at every position, row-major; () for 0, 1, 2, ...
     device_ids: tuple[int, ...] = ()
 
     @property
@@ -157,32 +147,21 @@ class Mesh:
 class Sharding:
     """How a tensor is split over the axes of a mesh (`sdy.sharding`).
 
-    An axis is given by its name; part of one as sdy prints it, "x:(1)2".
+    An axis is given by its name; part of one as sdy prints it, "x:(1)2"."""
 
-    Attributes:
-        mesh: its name in `Program.meshes`, or a mesh of its own.
-        dimensions: for every dimension, the axes over which it is split, slowest first.
-        replicated: axes over which it is not split, and must not be.
-        unreduced: axes over which it still has to be reduced.
-    """
-
-    mesh: str | Mesh
+    mesh: str | Mesh  # its name in `Program.meshes`, or a mesh of its own
+    #: For every dimension, the axes over which it is split, slowest first.
     dimensions: tuple[tuple[str, ...], ...]
-    replicated: tuple[str, ...] = ()
-    unreduced: tuple[str, ...] = ()
+    replicated: tuple[str, ...] = ()  # axes over which it is not split, and must not be
+    unreduced: tuple[str, ...] = ()  # axes over which it still has to be reduced
 
 
 @dataclass(frozen=True, slots=True)
 class AxisGroups:
-    """Groups of devices that differ only in their position along some axes.
+    """Groups of devices that differ only in their position along some axes."""
 
-    Attributes:
-        mesh: its name in `Program.meshes`, or a mesh of its own.
-        axes: slowest first, which is the order of the ranks of a group; as in
-            `Sharding`.
-    """
-
-    mesh: str | Mesh
+    mesh: str | Mesh  # its name in `Program.meshes`, or a mesh of its own
+    #: Slowest first, which is the order of the ranks of a group; as in `Sharding`.
     axes: tuple[str, ...]
 
 
@@ -258,27 +237,23 @@ class Function:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A captured module.
+    """A captured module."""
 
-    Attributes:
-        functions: the functions by name; `main` is the entry.
-        argument_names: the pytree path of each argument of main, "state/params/w".
-        text: returns the StableHLO text on demand (it costs more than decoding).
-        meshes: the meshes of the module, by name.
-        argument_shardings: the sharding of each argument of main, or None.
-        result_shardings: the sharding of each result of main, or None.
-        partitions: the number of devices that run it; None if the module does not say.
-        has_parts: whether its locations have module and phase; see `ir.model_parts`.
-    """
-
-    functions: Mapping[str, Function]
+    functions: Mapping[str, Function]  # the functions by name; `main` is the entry
     main: str
+    #: The pytree path of each argument of main, "state/params/w".
     argument_names: tuple[str, ...]
+    #: Returns the StableHLO text on demand (it costs more than decoding).
     text: Any = field(default=None, repr=False)
+    #: The meshes of the module, by name.
     meshes: Mapping[str, Mesh] = field(default_factory=dict)
+    #: The sharding of each argument of main, or None.
     argument_shardings: tuple[Sharding | None, ...] = ()
+    #: The sharding of each result of main, or None.
     result_shardings: tuple[Sharding | None, ...] = ()
+    #: The number of devices that run it; None if the module does not say.
     partitions: int | None = None
+    #: Whether its locations have module and phase; see `ir.model_parts`.
     has_parts: bool = False
 
     @property

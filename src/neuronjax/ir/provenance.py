@@ -45,29 +45,20 @@ _MOVES = (
 
 
 class _Origin(NamedTuple):
-    """The origin of a buffer.
+    """The origin of a buffer."""
 
-    Attributes:
-        names: the names of the arguments.
-        whole: whether it has all their elements: no slice, nothing repeated.
-        numbers: the constants that it repeats, several if calls pass different ones to
-            a function; NaN for an array of different numbers.
-    """
-
-    names: frozenset[str] = frozenset()
-    whole: bool = False
+    names: frozenset[str] = frozenset()  # the names of the arguments
+    whole: bool = False  # whether it has all their elements: no slice, nothing repeated
+    #: The constants that it repeats, several if calls pass different ones to a
+    #: function; NaN for an array of different numbers.
     numbers: frozenset[float] = frozenset()
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The arguments and numbers from which buffers descend, by moves and casts.
+    """The arguments and numbers from which buffers descend, by moves and casts."""
 
-    Attributes:
-        facts: the origins of known buffers, by number.
-    """
-
-    facts: Mapping[int, _Origin]
+    facts: Mapping[int, _Origin]  # the origins of known buffers, by number
 
     def of(self, view: View) -> frozenset[str]:
         """Return the arguments from which a view descends."""

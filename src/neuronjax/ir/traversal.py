@@ -21,15 +21,11 @@ Fact = TypeVar("Fact")
 
 
 class BlockEntry(NamedTuple):
-    """A block that an instruction runs.
-
-    Attributes:
-        block: the block.
-        given: the views of its arguments; empty for a branch, and for a combiner, whose
-            arguments have no view.
-    """
+    """A block that an instruction runs."""
 
     block: Block
+    #: The views of its arguments; empty for a branch, and for a combiner, whose
+    #: arguments have no view.
     given: Sequence[View]
 
 

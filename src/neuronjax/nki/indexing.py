@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neuronjax.ir.instruction import unrepeated
 from neuronjax.ir.record import record
 from neuronjax.nki import layout
 from neuronjax.nki.layout import Layout
@@ -242,8 +243,8 @@ def _index_range(array: np.ndarray) -> IndexRange:
         step = array.item(1) - first if count > 1 else 0
         if array.tobytes() == _ramp(first, step, count):
             return _range_of_ramp(first, step, shape)
-    if 0 in array.strides:  # keep one index of every axis along which all are equal
-        array = array[tuple(slice(None if s else 1) for s in array.strides)]
+    if 0 in array.strides:
+        array = unrepeated(array)
     if array.nbytes > _REMEMBERED_BYTES:
         return _read_range(array)
     return _known_range(array.shape, array.dtype, array.tobytes())

@@ -75,12 +75,8 @@ class Lockstep:
         self._pass_on(number)
 
     def meet(self, number: int, meeting: Meeting) -> list[Meeting]:
-        """Wait for all programs; return the meetings at which they waited.
-
-        Raises:
-            InvalidProgramError: another program waits at a different meeting, or has
-                ended.
-        """
+        """Wait for all programs; return the meetings at which they waited. It is an
+        error if another program waits at a different meeting, or has ended."""
         self._waits[number] = meeting
         self._pass_on(number)
         self._turns[number].acquire()

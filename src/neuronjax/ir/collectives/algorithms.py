@@ -94,17 +94,13 @@ MAX_KANGARING_RANKS = 256  # [NEC]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One way to reduce over a group.
+    """One way to reduce over a group."""
 
-    Attributes:
-        name: the name that users write.
-        refuses: returns why it cannot run an op ("all_reduce", "reduce_scatter") over a
-            group, or "".
-        plan: returns its fold plan for a group that it does not refuse.
-    """
-
-    name: str
+    name: str  # the name that users write
+    #: Returns why it cannot run an op ("all_reduce", "reduce_scatter") over a group, or
+    #: "".
     refuses: Callable[[str, Group], str]
+    #: Returns its fold plan for a group that it does not refuse.
     plan: Callable[[Group], FoldPlan]
 
 
@@ -277,11 +273,8 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
 
 @functools.lru_cache(maxsize=1024)
 def fold_plan(name: str, op: str, group: Group) -> FoldPlan:
-    """Return the plan of an algorithm for a group; one rank adds nothing.
-
-    Raises:
-        InvalidProgramError: the algorithm refuses the group.
-    """
+    """Return the plan of an algorithm for a group that it does not refuse; one rank adds
+    nothing."""
     if group.size == 1:
         return replace(plans.star(1), algorithm=name)
     algorithm = ALGORITHMS[name]

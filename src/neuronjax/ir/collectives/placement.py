@@ -17,21 +17,14 @@ from neuronjax.hardware import INSTANCES, Target, Topology
 
 @dataclass(frozen=True)
 class Group:
-    """The places of the ranks of one group; entry r belongs to rank r.
+    """The places of the ranks of one group; entry r belongs to rank r."""
 
-    Attributes:
-        chips: the chip's number, counted over all nodes.
-        nodes: the node.
-        locals: the logical core's number within its node.
-        ranks_per_chip: the logical cores of a chip.
-        torus: the sides of the torus of a node's chips, which are numbered in row-major
-            order; () if they are joined otherwise.
-    """
-
-    chips: tuple[int, ...]
-    nodes: tuple[int, ...]
-    locals: tuple[int, ...]
-    ranks_per_chip: int
+    chips: tuple[int, ...]  # the chip's number, counted over all nodes
+    nodes: tuple[int, ...]  # the node
+    locals: tuple[int, ...]  # the logical core's number within its node
+    ranks_per_chip: int  # the logical cores of a chip
+    #: The sides of the torus of a node's chips, which are numbered in row-major order;
+    #: () if they are joined otherwise.
     torus: tuple[int, ...] = ()
 
     @property
@@ -73,20 +66,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Placement:
-    """The logical cores of devices.
+    """The logical cores of devices."""
 
-    Attributes:
-        ranks_per_chip: the logical cores of a chip.
-        chips_per_node: the chips that NeuronLink joins.
-        cores: the logical core of each device, counted over all nodes; None for the
-            device's own number.
-        torus: as in `Group`.
-    """
-
-    ranks_per_chip: int
-    chips_per_node: int
+    ranks_per_chip: int  # the logical cores of a chip
+    chips_per_node: int  # the chips that NeuronLink joins
+    #: The logical core of each device, counted over all nodes; None for the device's
+    #: own number.
     cores: tuple[int, ...] | None = None
-    torus: tuple[int, ...] = ()
+    torus: tuple[int, ...] = ()  # as in `Group`
 
     @classmethod
     def of(
@@ -121,10 +108,7 @@ class Placement:
 
     def group(self, devices: Sequence[int]) -> Group:
         """Return the places of a group of devices; their order is that of its ranks.
-
-        Raises:
-            InvalidProgramError: a device that `cores` does not place.
-        """
+        Refuse a device that `cores` does not place."""
         if self.cores is not None and max(devices) >= len(self.cores):
             raise InvalidProgramError(
                 f"the placement gives no logical core to device {max(devices)}",
