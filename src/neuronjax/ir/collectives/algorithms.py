@@ -273,8 +273,8 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
 
 @functools.lru_cache(maxsize=1024)
 def fold_plan(name: str, op: str, group: Group) -> FoldPlan:
-    """Return the plan of an algorithm for a group that it does not refuse; one rank adds
-    nothing."""
+    """Return the plan of an algorithm for a group; refuse a group that the algorithm
+    refuses. One rank adds nothing."""
     if group.size == 1:
         return replace(plans.star(1), algorithm=name)
     algorithm = ALGORITHMS[name]
