@@ -71,14 +71,13 @@ def stage_edges(
     times = Counter(event.instruction for event in timeline.events)
     seen: Counter[int] = Counter()
     for event, loop in zip(timeline.events, outermost(timeline), strict=True):
-        if event.instruction >= 0:
-            n = event.instruction
-            own = places[id(timeline.instructions[n])]
-            if own:
-                place = own[seen[n] * len(own) // times[n]]
-                seen[n] += 1
-                end = event.end_seconds if loop is None else loop.end_seconds
-                ends[place] = max(ends[place], end)
+        n = event.instruction
+        own = places[id(timeline.instructions[n])] if n >= 0 else []
+        if own:
+            place = own[seen[n] * len(own) // times[n]]
+            seen[n] += 1
+            end = event.end_seconds if loop is None else loop.end_seconds
+            ends[place] = max(ends[place], end)
     ends[-1:] = timeline.total_seconds
     return np.concatenate([[0.0], np.maximum.accumulate(ends)])
 

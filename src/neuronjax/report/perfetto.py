@@ -10,6 +10,7 @@ iteration of a loop has slices; `count` is the number of iterations. The library
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,10 @@ def write_perfetto(
     descriptor.process.pid = _PROCESS
     descriptor.process.process_name = process
     descriptor.child_ordering = descriptor.EXPLICIT
-    lanes = _Lanes(trace)
+    free: dict[Queue, list[int]] = defaultdict(list)
     for span, queue, row in sorted(_slices(timeline), key=lambda item: item[0]):
-        _slice(trace, lanes.track(queue, span), span, row["op"] or row["opcode"], row)
+        track = _lane(trace, free[queue], queue, span)
+        _slice(trace, track, span, row["op"] or row["opcode"], row)
     _loops(trace, timeline.loops)
     for place, (name, samples) in enumerate((counters or {}).items()):
         _counter(trace, _FIRST_COUNTER_TRACK + place, name, samples)
@@ -105,31 +107,20 @@ def _slices(timeline: Timeline) -> Iterator[tuple[Span, Queue, Mapping[str, Any]
             yield span, event.queue, {**names, "part": part}
 
 
-class _Lanes:
-    """The tracks of the queues: overlapping slices are on several tracks of one name.
+def _lane(trace: Any, free: list[int], queue: Queue, span: Span) -> int:
+    """Return the track of the next slice; slices come in order of their starts.
 
-    Perfetto shows such tracks as one; on a single track it would nest the slices."""
-
-    def __init__(self, trace: Any) -> None:
-        self._trace = trace
-        #: The time in nanoseconds from which each lane of a queue is free.
-        self._free: dict[Queue, list[int]] = {}
-
-    def track(self, queue: Queue, span: Span) -> int:
-        """Return the track of the next slice; slices come in order of their starts."""
-        free = self._free.setdefault(queue, [])
-        for lane, end in enumerate(free):
-            if end <= _nanoseconds(span[0]):
-                break
-        else:
-            lane = len(free)
-            free.append(0)
-            _track(self._trace, self._uuid(queue, lane), QUEUE_TITLES[queue])
-        free[lane] = _nanoseconds(span[1])
-        return self._uuid(queue, lane)
-
-    def _uuid(self, queue: Queue, lane: int) -> int:
-        return _LANES_OF_A_QUEUE * (QUEUES.index(queue) + 1) + lane
+    Overlapping slices are on several tracks of one name, which Perfetto shows as one;
+    on a single track it would nest them. `free` has the time in nanoseconds from which
+    each of the queue's tracks is free."""
+    start, end = map(_nanoseconds, span)
+    lane = next((n for n, until in enumerate(free) if until <= start), len(free))
+    track = _LANES_OF_A_QUEUE * (QUEUES.index(queue) + 1) + lane
+    if lane == len(free):
+        free.append(0)
+        _track(trace, track, QUEUE_TITLES[queue])
+    free[lane] = end
+    return track
 
 
 def _loops(trace: Any, loops: Sequence[LoopSpan]) -> None:

@@ -98,13 +98,10 @@ def _draw_ops(
     inside = [(n, error) for n, error in found if low <= error <= high]
     axes.scatter([n for n, _ in inside], [e for _, e in inside], linewidths=0, **style)
     style |= {"label": "", "s": 14, "alpha": 0.5, "linewidths": 0}
-    beyond = {
-        "v": (low * 1.2, lambda e: e < low),
-        "^": (high / 1.2, lambda e: e > high),
-    }
-    for marker, (at, is_there) in beyond.items():
-        places = [n for n, error in found if is_there(error)]
-        axes.scatter(places, [at] * len(places), marker=marker, **style)
+    below = [n for n, error in found if error < low]
+    above = [n for n, error in found if error > high]
+    axes.scatter(below, [low * 1.2] * len(below), marker="v", **style)
+    axes.scatter(above, [high / 1.2] * len(above), marker="^", **style)
 
 
 def _draw_broken(axes: Axes, ops: Sequence[Row], kind: str, colour: str) -> None:

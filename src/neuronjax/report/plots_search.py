@@ -164,7 +164,7 @@ def _draw_ends(axes: Axes, scale: _Scale, trials: Sequence[Trial]) -> None:
             axes.axhline(place, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
             annotate(axes, text, (0, place), (-6, 0), fontsize=9, **side)
     axes.set_ylim(bottom, top)
-    ticks = [tick for tick in axes.get_yticks() if scale.low <= tick <= scale.high]
-    axes.set_yticks(ticks)
-    minor = axes.get_yticks(minor=True)
-    axes.set_yticks([t for t in minor if scale.low <= t <= scale.high], minor=True)
+    for minor in (False, True):
+        ticks = axes.get_yticks(minor=minor)
+        within = [tick for tick in ticks if scale.low <= tick <= scale.high]
+        axes.set_yticks(within, minor=minor)

@@ -17,39 +17,33 @@ from typing import Any
 from neuronjax.errors import UnsupportedError
 from neuronjax.report.profile_usage import op_name
 from neuronjax.timing.timeline import Timeline
-from neuronjax.timing.work import Event, Transfer, Work
 
-#: Columns for the work of engines, and the field of `Work` for each.
-_WORK: Mapping[str, str] = {
-    "tiles": "tiles",
-    "flops": "flops",
-    "adjusted_flops": "hardware_flops",
-    "adjusted_flops_transpose": "transpose_flops",
-    "performance_mode": "performance_mode",
-    "sbuf_read_bytes": "sbuf_read_bytes",
-    "sbuf_write_bytes": "sbuf_write_bytes",
-    "psum_read_bytes": "psum_read_bytes",
-    "psum_write_bytes": "psum_write_bytes",
-}
-_NO_TRANSFER: Mapping[str, Any] = {
-    "hbm_read_bytes": 0,
-    "hbm_write_bytes": 0,
-    "dma_reason": "",
-    "dma_row_bytes": 0,
-    "is_transpose_mode": False,
+#: Columns for work and transfers: the field of `Work` or `Transfer` for each, and the
+#: value for an event that lacks the field.
+_WORK: Mapping[str, tuple[str, Any]] = {
+    "tiles": ("tiles", 0),
+    "flops": ("flops", 0.0),
+    "adjusted_flops": ("hardware_flops", 0.0),
+    "adjusted_flops_transpose": ("transpose_flops", 0.0),
+    "performance_mode": ("performance_mode", ""),
+    "sbuf_read_bytes": ("sbuf_read_bytes", 0.0),
+    "sbuf_write_bytes": ("sbuf_write_bytes", 0.0),
+    "psum_read_bytes": ("psum_read_bytes", 0.0),
+    "psum_write_bytes": ("psum_write_bytes", 0.0),
+    "hbm_read_bytes": ("hbm_read_bytes", 0),
+    "hbm_write_bytes": ("hbm_write_bytes", 0),
+    "dma_reason": ("reason", ""),
+    "dma_row_bytes": ("row_bytes", 0),
+    "is_transpose_mode": ("transposes", False),
 }
 COLUMNS: tuple[str, ...] = (
     *("engine", "start_ts", "end_ts", "duration_ns", "pieces", "evt_wait_time_ns"),
     *("count", "opcode", "instruction_id", "op", "fused_ops", "source_location"),
-    *("module", "phase", *_WORK, *_NO_TRANSFER),
+    *("module", "phase", *_WORK),
 )
 """The columns of a row; where an event has no value, it is 0, "" or False."""
 
 _NANOSECOND = 1e-9
-_NO_WORK = {
-    column: type(getattr(Work(queue="sync", seconds=0.0), field))()
-    for column, field in _WORK.items()
-}
 
 
 def event_rows(timeline: Timeline) -> Iterator[dict[str, Any]]:
@@ -79,22 +73,8 @@ def event_rows(timeline: Timeline) -> Iterator[dict[str, Any]]:
             "opcode": event.name,
             "instruction_id": event.instruction,
             **named,
-            **_what(event),
+            **{c: getattr(event.source, *field) for c, field in _WORK.items()},
         }
-
-
-def _what(event: Event) -> dict[str, Any]:
-    if isinstance(event.source, Transfer):
-        return _NO_WORK | {
-            "hbm_read_bytes": event.source.hbm_read_bytes,
-            "hbm_write_bytes": event.source.hbm_write_bytes,
-            "dma_reason": event.source.reason,
-            "dma_row_bytes": event.source.row_bytes,
-            "is_transpose_mode": event.source.transposes,
-        }
-    work = {column: getattr(event.source, field) for column, field in _WORK.items()}
-    hbm = ("hbm_read_bytes", "hbm_write_bytes")
-    return {**work, **_NO_TRANSFER, **{n: getattr(event.source, n) for n in hbm}}
 
 
 def write_csv(timeline: Timeline, path: Path) -> None:

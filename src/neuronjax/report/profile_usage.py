@@ -103,18 +103,14 @@ class Usage(dict[str, float]):
     def add(self, event: Event) -> None:
         spent = event.queue_seconds * event.count
         self.seconds[event.queue] += spent
-        if isinstance(event.source, Transfer):
-            self.counts[event.queue] += event.count
-            side = self.read_bytes if event.source.is_read else self.write_bytes
-            side[event.source.reason] += event.source.bytes * event.count
-            if event.queue_seconds:  # 0 for the write of a copy within HBM
-                self.dma_bytes += event.source.bytes * event.count
-        else:
-            self._add_work(event, spent)
-
-    def _add_work(self, event: Event, spent: float) -> None:
         work, count = event.source, event.count
-        assert not isinstance(work, Transfer)
+        if isinstance(work, Transfer):
+            self.counts[event.queue] += count
+            side = self.read_bytes if work.is_read else self.write_bytes
+            side[work.reason] += work.bytes * count
+            if event.queue_seconds:  # 0 for the write of a copy within HBM
+                self.dma_bytes += work.bytes * count
+            return
         # A collective is one op, whatever its number of steps.
         self.counts[event.queue] += count * (1 if event.queue == "cc" else work.tiles)
         self.opcode_seconds[work.opcode] += spent
