@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from neuronjax.ir.instruction import Block, Buffer, View
 from neuronjax.ir.program import CALLEES, Function, Op, Region, Value
@@ -63,14 +64,12 @@ def inlined(region: Region, functions: Mapping[str, Function]) -> Region:
     return _Inliner(functions, {}).region(region) if names & set(CALLEES) else region
 
 
+@dataclass(frozen=True)
 class _Inliner:
     """Copies ops; `values` maps the values of the original to those of the copy."""
 
-    def __init__(
-        self, functions: Mapping[str, Function], values: dict[Value, Value]
-    ) -> None:
-        self._functions = functions
-        self._values = values
+    functions: Mapping[str, Function]
+    values: dict[Value, Value]
 
     def region(self, region: Region) -> Region:
         arguments = tuple([self._fresh(v) for v in region.arguments])
@@ -81,11 +80,11 @@ class _Inliner:
         return Region(arguments, ops, self._mapped(region.results))
 
     def _fresh(self, value: Value) -> Value:
-        self._values[value] = Value(value.number, value.type)
-        return self._values[value]
+        self.values[value] = Value(value.number, value.type)
+        return self.values[value]
 
     def _mapped(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        return tuple([self._values.get(v, v) for v in values])
+        return tuple([self.values.get(v, v) for v in values])
 
     def _op(self, op: Op) -> Iterator[Op]:
         operands = self._mapped(op.operands)
@@ -95,13 +94,12 @@ class _Inliner:
             results = tuple([self._fresh(v) for v in op.results])
             yield Op(op.name, operands, results, op.attributes, regions, op.location)
             return
-        callee = self._functions[name].body
-        inner = _Inliner(
-            self._functions, dict(zip(callee.arguments, operands, strict=True))
-        )
+        callee = self.functions[name].body
+        given = dict(zip(callee.arguments, operands, strict=True))
+        inner = _Inliner(self.functions, given)
         body = inner._body(callee, operands)
         yield from body.ops
-        self._values.update(zip(op.results, body.results, strict=True))
+        self.values.update(zip(op.results, body.results, strict=True))
 
 
 def promoted(

@@ -48,17 +48,22 @@ from neuronjax.policy.scopes import algorithm_from_scope
 Rule = Callable[[Op, Context], Instructions]
 
 
-def _between_devices(rule: Rule) -> Rule:
-    """Wrap the rule of a collective: in a program of one device, use `alone`."""
+def _joins_devices(*names: str) -> Callable[[Rule], Rule]:
+    """Register the rule of a collective by the names of ops. A program of one device
+    applies it through `alone`."""
 
-    @functools.wraps(rule)
-    def wrapped(op: Op, context: Context) -> Instructions:
-        shared = context.shared
-        if shared.mesh is None and shared.program.partitions == 1:
-            return alone(op, context, rule)
-        return rule(op, context)
+    def register(rule: Rule) -> Rule:
+        @functools.wraps(rule)
+        def wrapped(op: Op, context: Context) -> Instructions:
+            shared = context.shared
+            if shared.mesh is None and shared.program.partitions == 1:
+                return alone(op, context, rule)
+            return rule(op, context)
 
-    return wrapped
+        lowers(*names)(wrapped)
+        return wrapped
+
+    return register
 
 
 # -- groups ----------------------------------------------------------------------------
@@ -142,14 +147,12 @@ def _listed(op: Op, context: Context) -> Groups:
 # -- reductions ------------------------------------------------------------------------
 
 
-@lowers("stablehlo.all_reduce")
-@_between_devices
+@_joins_devices("stablehlo.all_reduce")
 def all_reduce(op: Op, context: Context) -> Instructions:
     yield from _reduction(op, context, AllReduce, ALL_REDUCE)
 
 
-@lowers("stablehlo.reduce_scatter")
-@_between_devices
+@_joins_devices("stablehlo.reduce_scatter")
 def reduce_scatter(op: Op, context: Context) -> Instructions:
     dimension = op.attributes["scatter_dimension"]
     yield from _reduction(
@@ -254,16 +257,14 @@ def _placement(context: Context) -> Placement:
 # -- movement --------------------------------------------------------------------------
 
 
-@lowers("stablehlo.all_gather")
-@_between_devices
+@_joins_devices("stablehlo.all_gather")
 def all_gather(op: Op, context: Context) -> Instructions:
     groups = _joined_groups(op, context)
     dimension = op.attributes["all_gather_dim"]
     yield context.whole(op, AllGather, "cc", dimension=dimension, groups=groups)
 
 
-@lowers("stablehlo.all_to_all")
-@_between_devices
+@_joins_devices("stablehlo.all_to_all")
 def all_to_all(op: Op, context: Context) -> Instructions:
     a, groups = op.attributes, _joined_groups(op, context)
     if a["split_count"] != len(groups[0]):
@@ -282,7 +283,7 @@ def all_to_all(op: Op, context: Context) -> Instructions:
     )
 
 
-@_between_devices
+@_joins_devices()
 def ragged_all_to_all(op: Op, context: Context) -> Instructions:
     """Lower the custom call "ragged_all_to_all"."""
     groups = _joined_groups(op, context)
@@ -308,8 +309,7 @@ def ragged_all_to_all(op: Op, context: Context) -> Instructions:
         )
 
 
-@lowers("stablehlo.collective_permute")
-@_between_devices
+@_joins_devices("stablehlo.collective_permute")
 def collective_permute(op: Op, context: Context) -> Instructions:
     mesh = _current(op, context)
     table = op.attributes["source_target_pairs"].tolist()
@@ -318,15 +318,13 @@ def collective_permute(op: Op, context: Context) -> Instructions:
     yield context.whole(op, CollectivePermute, "cc", pairs=pairs)
 
 
-@lowers("stablehlo.collective_broadcast")
-@_between_devices
+@_joins_devices("stablehlo.collective_broadcast")
 def collective_broadcast(op: Op, context: Context) -> Instructions:
     groups = _groups(op, context, PAIRS_REMEDY, complete=False)
     yield context.whole(op, CollectiveBroadcast, "cc", groups=groups)
 
 
-@lowers("stablehlo.partition_id")
-@_between_devices
+@_joins_devices("stablehlo.partition_id")
 def partition_id(op: Op, context: Context) -> Instructions:
     _current(op, context)
     yield context.whole(op, PartitionId, "cc")

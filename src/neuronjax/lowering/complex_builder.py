@@ -23,7 +23,6 @@ class Builder:
     """The ops of one region, in order.
 
     Attributes:
-        ops: the emitted ops.
         location: the location of the op that is being rewritten; new ops get it.
     """
 
@@ -123,14 +122,14 @@ class Real:
             return number
         return self.builder.constant(number, self.shape, self.value.type.dtype)
 
-    def broadcast(self, shape: tuple[int, ...]) -> Real:
-        """Return a scalar broadcast to a shape."""
+    def broadcast(self, shape: tuple[int, ...], axes: tuple[int, ...] = ()) -> Real:
+        """Return the tensor broadcast to a shape, in which its axes are `axes`."""
         if shape == self.shape:
             return self
-        dimensions: dict[str, Any] = {"broadcast_dimensions": ()}
+        attributes = {"broadcast_dimensions": axes}
         dtype = self.value.type.dtype
         name = "stablehlo.broadcast_in_dim"
-        return self.builder.apply(name, (self.value,), shape, dtype, dimensions)
+        return self.builder.apply(name, (self.value,), shape, dtype, attributes)
 
     __add__ = __radd__ = _operator("add")
     __sub__ = _operator("subtract")

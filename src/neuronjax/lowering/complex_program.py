@@ -16,12 +16,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from neuronjax.errors import UnsupportedError
-from neuronjax.ir.program import Function, Location, Program, Value
+from neuronjax.ir.program import Function, Location, Program
 from neuronjax.lowering.complex_builder import Builder
 from neuronjax.lowering.complex_rewriting import (
     ComplexRewriting,
     defined_values,
     is_complex,
+    per_part,
 )
 
 FIRST_SDK = "2.32"
@@ -43,32 +44,24 @@ def real_program(program: Program, *, sdk: str) -> Program:
         program,
         functions=functions,
         argument_names=_argument_names(program),
-        argument_shardings=_per_part(program.argument_shardings, body.arguments),
-        result_shardings=_per_part(program.result_shardings, body.results),
+        argument_shardings=per_part(program.argument_shardings, body.arguments),
+        result_shardings=per_part(program.result_shardings, body.results),
     )
-
-
-def _per_part(shardings: tuple, values: tuple[Value, ...]) -> tuple:
-    """Return the shardings, twice for each complex value; () if there are none."""
-    pairs = zip(shardings, values, strict=bool(shardings))
-    return tuple(s for s, value in pairs for _ in range(1 + is_complex(value)))
 
 
 def _argument_names(program: Program) -> tuple[str, ...]:
-    arguments = program.entry.body.arguments
     # There may be fewer names than arguments: a program of unnamed arguments has none.
     names = itertools.chain(program.argument_names, itertools.repeat(""))
-    parts = (
-        (f"{name}.real", f"{name}.imag") if is_complex(value) else (name,)
-        for value, name in zip(arguments, names, strict=False)
+    return tuple(
+        name + end
+        for value, name in zip(program.entry.body.arguments, names, strict=False)
+        for end in ((".real", ".imag") if is_complex(value) else ("",))
     )
-    return tuple(itertools.chain.from_iterable(parts))
 
 
 def real_indices(program: Program, indices: Iterable[int]) -> frozenset[int]:
     """Return the indices that arguments of main have in the rewritten program."""
-    arguments = program.entry.body.arguments
-    sizes = [2 if is_complex(value) else 1 for value in arguments]
+    sizes = [1 + is_complex(value) for value in program.entry.body.arguments]
     starts = list(itertools.accumulate(sizes, initial=0))
     return frozenset(s for i in indices for s in range(starts[i], starts[i + 1]))
 

@@ -27,6 +27,12 @@ def is_complex(value: Value) -> bool:
     return value.type.dtype.kind == "c"
 
 
+def per_part(shardings: tuple, values: Values) -> tuple:
+    """Return the shardings, twice for each complex value; () if there are none."""
+    pairs = zip(shardings, values, strict=bool(shardings))
+    return tuple(s for s, value in pairs for _ in range(1 + is_complex(value)))
+
+
 def defined_values(region: Region) -> Iterator[Value]:
     """Yield the values that a region and its nested regions define."""
     yield from region.arguments
@@ -90,13 +96,10 @@ class ComplexRewriting:
 
 
 def _concerns(op: Op) -> bool:
-    values = (*op.operands, *op.results)
-    return any(map(is_complex, values)) or any(map(_region_concerns, op.regions))
-
-
-def _region_concerns(region: Region) -> bool:
-    values = (*region.arguments, *region.results)
-    return any(map(is_complex, values)) or any(map(_concerns, region.ops))
+    values = (v for x in op.walk() for v in (*x.operands, *x.results))
+    regions = (region for x in op.walk() for region in x.regions)
+    inside = (v for region in regions for v in (*region.arguments, *region.results))
+    return any(map(is_complex, itertools.chain(values, inside)))
 
 
 def refused(op: Op, what: str) -> UnsupportedError:
@@ -158,10 +161,7 @@ def _manual_computation(rewriting: ComplexRewriting, op: Op, builder: Builder) -
     """Rewrite in place; both parts of a value are split as the value was."""
     attributes = dict(op.attributes)
     for name, values in (("in_shardings", op.operands), ("out_shardings", op.results)):
-        pairs = zip(attributes[name], values, strict=True)
-        attributes[name] = tuple(
-            itertools.chain.from_iterable([s] * (1 + is_complex(v)) for s, v in pairs)
-        )
+        attributes[name] = per_part(attributes[name], values)
     _in_place(rewriting, dataclasses.replace(op, attributes=attributes), builder)
 
 
@@ -203,10 +203,8 @@ def _broadcasting(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None
         dimensions = tuple(range(len(shape) - rank, len(shape)))
         if rank < len(shape):
             dimensions = op.attributes.get("broadcast_dimensions", dimensions)
-        attributes = {"broadcast_dimensions": dimensions}
-        name = "stablehlo.broadcast_in_dim"
-        parts = (rewriting.part(value, i) for i in range(2))
-        re, im = (builder.apply(name, (p,), shape, FLOAT, attributes) for p in parts)
+        parts = (Real(rewriting.part(value, i), builder) for i in range(2))
+        re, im = (part.broadcast(shape, dimensions) for part in parts)
         return Pair(re, im)
 
     formula = FORMULAS[op.name.replace("chlo.broadcast_", "stablehlo.")]

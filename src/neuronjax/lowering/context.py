@@ -125,11 +125,6 @@ class ProgramContext:
         self._buffers += 1
         return Buffer(self._buffers, type)
 
-    def amax_slot(self) -> int:
-        """Return a new slot of the amax history."""
-        self.amax_slots += 1
-        return self.amax_slots - 1
-
     def effective_policy(
         self, op: Op, scope: str, parameters: tuple, caller: Location
     ) -> tuple[Policy, str | None]:
@@ -248,16 +243,14 @@ class Context:
 
     def leave(self, op: Op) -> None:
         """End an op: give its results their provenance."""
-        facts = self._result_facts(op)
+        if op.name in MOVES and op.operands:
+            facts = self.passed_on(op.operands[0])
+        elif op.name in ("stablehlo.constant", "stablehlo.iota"):
+            facts = Facts()
+        else:
+            facts = Facts("", is_cotangent_scope(self.scope))
         for value in op.results:
             self.facts.setdefault(value, facts)
-
-    def _result_facts(self, op: Op) -> Facts:
-        if op.name in MOVES and op.operands:
-            return self.passed_on(op.operands[0])
-        if op.name in ("stablehlo.constant", "stablehlo.iota"):
-            return Facts()
-        return Facts("", is_cotangent_scope(self.scope))
 
     def fact(self, value: Value) -> Facts:
         return self.facts.get(value, Facts())

@@ -217,27 +217,19 @@ def products(
     middle = end - len(rhs.type.shape) + batch + len(d.rhs_contract)
     sums, whole = tuple(range(end, end + len(contracted))), (*shape, *contracted)
 
-    def aligned(view: View, axes: Axes, contract: Axes, free: range) -> View:
-        places = (*range(batch), *free, *sums)
-        view = _ordered(context, view, axes, contract, contracted)
-        return spread(context, view, whole, places)
+    def aligned(view: View, batched: Axes, contract: Axes, places: range) -> View:
+        axes = range(len(view.type.shape))
+        free = (axis for axis in axes if axis not in (*batched, *contract))
+        view = transposed(context, view, (*batched, *free, *contract))
+        kept = view.type.shape[: len(axes) - len(contract)]
+        view = reshaped(context, view, (*kept, *contracted))
+        return spread(context, view, whole, (*range(batch), *places, *sums))
 
     operands = (
         aligned(lhs, d.lhs_batch, d.lhs_contract, range(batch, middle)),
         aligned(rhs, d.rhs_batch, d.rhs_contract, range(middle, end)),
     )
     yield from _summed(context, operands, whole, sums, result)
-
-
-def _ordered(
-    context: Context, view: View, batch: Axes, contract: Axes, contracted: Axes
-) -> View:
-    """Return an operand as [batch, free, *contracted]."""
-    rank = len(view.type.shape)
-    free = (axis for axis in range(rank) if axis not in (*batch, *contract))
-    view = transposed(context, view, (*batch, *free, *contract))
-    kept = view.type.shape[: rank - len(contract)]
-    return reshaped(context, view, (*kept, *contracted))
 
 
 def _summed(

@@ -190,7 +190,9 @@ def _blocks(
         raise _invalid(
             op, f"elements of {elements.type.dtype}", f"use {', '.join(_FORMATS)}"
         )
-    scales = _as_scales(context, scales)
+    dtype, shape = get_format("float8_e8m0fnu").dtype, scales.type.shape
+    if scales.type.dtype != dtype:
+        scales = context.computed(BitcastCopy, (scales,), shape, dtype, engine="dma")
     k, blocks = (v.type.shape[contract[0]] for v in (elements, scales))
     if -(-k // BLOCK_SIZE) != blocks:
         raise _invalid(
@@ -201,14 +203,6 @@ def _blocks(
     source = matrix(context, elements, batch, contract)
     scale = matrix(context, scales, batch, contract)
     return QuantizedMatrix(source.view, scale.view, source.axis)
-
-
-def _as_scales(context: Context, scales: View) -> View:
-    dtype = get_format("float8_e8m0fnu").dtype
-    if scales.type.dtype == dtype:
-        return scales
-    shape = scales.type.shape
-    return context.computed(BitcastCopy, (scales,), shape, dtype, engine="dma")
 
 
 def _unpacked(op: Op, context: Context, words: View, axis: int, element: str) -> View:

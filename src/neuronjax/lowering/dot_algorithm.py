@@ -26,7 +26,7 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir.instruction import View
-from neuronjax.ir.instruction_set import DmaCopy, DotDimensions, Select, TensorTensor
+from neuronjax.ir.instruction_set import DotDimensions, Select, TensorTensor
 from neuronjax.ir.program import Op
 from neuronjax.lowering import moves
 from neuronjax.lowering.context import Context
@@ -171,14 +171,9 @@ def _side_by_side(context: Context, parts: list[View], axis: int, k_tile: int) -
         tiled.append(moves.reshaped(context, padded, split))
     shape = list(tiled[0].type.shape)
     shape[axis + 1] *= len(parts)
-    joined = context.computed(
-        DmaCopy,
-        tuple(tiled),
-        tuple(shape),
-        tiled[0].type.dtype,
-        engine="dma",
-        kind="concatenate",
-        parameters=((axis + 1,),),
+    first, *others = tiled
+    joined = moves.moved(
+        context, "concatenate", first, tuple(shape), (axis + 1,), others=others
     )
     flat = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
     return moves.reshaped(context, joined, flat)

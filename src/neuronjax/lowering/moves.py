@@ -9,6 +9,7 @@ and sparsity). The last axis stays last, so as little as possible is moved.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -27,10 +28,12 @@ def moved(
     source: View,
     shape: tuple[int, ...],
     *parameters: tuple[int, ...],
+    others: Sequence[View] = (),
 ) -> View:
     """Return the result of a `DmaCopy` of this kind, a temporary of this shape."""
+    operands, dtype = (source, *others), source.type.dtype
     options: dict[str, Any] = dict(engine="dma", kind=kind, parameters=parameters)
-    return context.computed(DmaCopy, (source,), shape, source.type.dtype, **options)
+    return context.computed(DmaCopy, operands, shape, dtype, **options)
 
 
 def reshaped(context: Context, source: View, shape: tuple[int, ...]) -> View:
@@ -57,21 +60,14 @@ def reversed_along(context: Context, source: View, axes: tuple[int, ...]) -> Vie
 
 def zero_padded(context: Context, source: View, axis: int, length: int) -> View:
     """Return the array with zeros after the last element of an axis, up to a length."""
-    shape, dtype = source.type.shape, source.type.dtype
+    shape = source.type.shape
     if shape[axis] == length:
         return source
-    zero = filled(context, (), dtype, 0)
+    zero = filled(context, (), source.type.dtype, 0)
     high = tuple((length - n) * (d == axis) for d, n in enumerate(shape))
     none = (0,) * len(shape)
-    return context.computed(
-        DmaCopy,
-        (source, zero),
-        (*shape[:axis], length, *shape[axis + 1 :]),
-        dtype,
-        engine="dma",
-        kind="pad",
-        parameters=(none, high, none),
-    )
+    padded = (*shape[:axis], length, *shape[axis + 1 :])
+    return moved(context, "pad", source, padded, none, high, none, others=[zero])
 
 
 def into(context: Context, source: View, target: Buffer) -> Instruction:

@@ -33,7 +33,7 @@ from neuronjax.ir.instruction_set import (
     TensorScalar,
     TensorTensor,
 )
-from neuronjax.ir.program import Op
+from neuronjax.ir.program import Op, Value
 from neuronjax.lowering import sparsity
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.moves import converted, filled
@@ -50,8 +50,8 @@ def prepare_operands(op: Op, context: Context) -> tuple[MatmulOperand, MatmulOpe
     """Cast and scale both operands of a contraction as the policy says."""
     weight = _weight_index(op, context)
     lhs, rhs = (
-        _prepare(op, context, as_float(context, v), _role(context, v, i == weight))
-        for i, v in enumerate(op.operands)
+        _prepare(op, context, value, is_weight=i == weight)
+        for i, value in enumerate(op.operands)
     )
     return compatible(op, context, lhs, rhs)
 
@@ -114,17 +114,16 @@ def as_float(context: Context, value: Any) -> View:
     return converted(context, view, wanted.dtype)
 
 
-def _role(context: Context, value: Any, is_weight: bool) -> str:
-    if context.fact(value).cotangent:
-        return "cotangent"
-    return "weight" if is_weight else "forward"
-
-
-def _prepare(op: Op, context: Context, view: View, role: str) -> MatmulOperand:
-    policy = context.policy
+def _prepare(
+    op: Op, context: Context, value: Value, *, is_weight: bool
+) -> MatmulOperand:
+    policy, view = context.policy, as_float(context, value)
     dtype = view.type.dtype.name
     chip_fp8 = context.shared.target.chip.forward_fp8
-    wanted = policy.operand_dtype(role, chip_fp8=chip_fp8)  # type: ignore[arg-type]
+    role = "weight" if is_weight else "forward"
+    if context.fact(value).cotangent:
+        role = "cotangent"
+    wanted = policy.operand_dtype(role, chip_fp8=chip_fp8)
     is_mx = wanted in MX_FORMATS
     is_uncast = policy.auto_cast == "none" or (dtype != "float32" and not is_mx)
     if is_uncast or _is_to_be_kept(op, context):
@@ -217,6 +216,7 @@ def _amax(context: Context, view: View) -> View:
 
 
 def _previous_amax(context: Context, amax: View) -> View:
-    slot = context.shared.amax_slot()
+    slot = context.shared.amax_slots
+    context.shared.amax_slots += 1
     context.emit(context.make(RecordAmax, (amax,), (), engine="vector", slot=slot))
     return context.computed(ReadAmax, (), (), np.float32, engine="vector", slot=slot)

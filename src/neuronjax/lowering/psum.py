@@ -55,12 +55,10 @@ def check_operand(context: Context, name: str, *, is_integer: bool = False) -> N
 def check_psum(context: Context, name: str, instead: str) -> np.dtype:
     """Return the dtype of the format `name`. Raise an error if the chip's PSUM cannot
     add in it; the remedy is `instead`, or another format or chip."""
-    if name == "float32":
-        return np.dtype(np.float32)
-    if name == "bfloat16" and "bf16_psum" in context.core.capabilities:
+    has_bf16 = "bf16_psum" in context.core.capabilities
+    if name == "float32" or (name == "bfloat16" and has_bf16):
         return get_format(name).dtype
     target = context.shared.target.name
-    has_bf16 = "bf16_psum" in context.core.capabilities
     formats = "float32 or bfloat16" if has_bf16 else "float32 only"
     other = "bfloat16" if has_bf16 else "target trn3, which adds in bfloat16"
     raise UnsupportedError(
