@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
@@ -128,31 +129,29 @@ def first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax.
     return fold(fold(jnp.uint32(0), jnp.uint32(program.seed)), index)
 
 
+@dataclass(eq=False)
 class Interpretation:
-    """One run of one program."""
+    """One run of one program.
 
-    def __init__(
-        self,
-        program: InstructionProgram,
-        zero: jax.Array,
-        eager: bool,
-        listeners: tuple[Listener, ...] = (),
-        accumulator: StepAccumulator | None = None,
-        callees: dict[str, Callable[..., Any]] | None = None,
-        real: device_sharding.RealDevices = device_sharding.ALONE,
-    ) -> None:
-        self._program = program
-        self._zero = zero
-        self.eager = eager
-        self._listeners = listeners
-        self.watched = bool(listeners)
-        self.real = real
-        self.stochastic = program.stochastic
-        # Compiled callees by name, shared with nested interpretations.
-        self._callees = {} if callees is None else callees
-        self._uniformity: Uniformity | None = None
-        # Observations of the part of the program that is being run.
-        self.accumulator = accumulator or StepAccumulator(None)
+    Attributes:
+        accumulator: observations of the part of the program that is being run.
+        callees: compiled callees by name, shared with nested interpretations.
+    """
+
+    program: InstructionProgram
+    zero: jax.Array
+    eager: bool
+    listeners: tuple[Listener, ...] = ()
+    accumulator: StepAccumulator = field(default_factory=lambda: StepAccumulator(None))
+    callees: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    real: device_sharding.RealDevices = device_sharding.ALONE
+
+    def __post_init__(self) -> None:
+        self.stochastic = self.program.stochastic
+
+    @functools.cached_property
+    def _uniformity(self) -> Uniformity:
+        return Uniformity(self.program.functions)
 
     def record_amax(
         self, i: RecordAmax, operands: Arrays, environment: dict, key: jax.Array
@@ -178,7 +177,7 @@ class Interpretation:
         # Unless something depends on how often an instruction is executed.
         accumulator = self.accumulator
         records = accumulator.plan or accumulator.previous_amaxes is not None
-        if not (self.eager or self.stochastic or self._listeners or records):
+        if not (self.eager or self.stochastic or self.listeners or records):
             known = KnownResults(_NOT_REUSED)
             instructions = shortened(block)
         for i in instructions:
@@ -197,7 +196,7 @@ class Interpretation:
         return results
 
     def _notify(self, i: Instruction, operands: Arrays, results: Arrays) -> None:
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.did_execute(i, operands, results)
 
     def execute(
@@ -208,13 +207,13 @@ class Interpretation:
         control = _CONTROL.get(type(i))
         if control is not None:
             return control(self, i, operands, environment, key)
-        registers = Registers(self._zero, key, self._run_scalars)
+        registers = Registers(self.zero, key, self._run_scalars)
         if self.eager:
             return _execute_alone(i, operands, registers)
         return _execute(i, operands, registers)
 
     def _run_scalars(self, block: Block, arguments: Arrays, key: jax.Array) -> Arrays:
-        inner = Interpretation(self._program, self._zero, False)
+        inner = Interpretation(self.program, self.zero, False)
         return inner.block(block, arguments, {}, key)
 
     # -- many devices ------------------------------------------------------------------
@@ -223,8 +222,6 @@ class Interpretation:
         self, i: Spmd, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
         """Execute a block on every device of a mesh."""
-        if self._uniformity is None:
-            self._uniformity = Uniformity(self._program.functions)
         return spmd.run(self, i, operands, self._uniformity, key)
 
     def exchange(
@@ -233,7 +230,7 @@ class Interpretation:
         """Execute a collective on arrays with a device axis."""
         kernel = _exchange_kernel(i.signed, devices)
         with jax.enable_x64(is_64_bit(i)):
-            results = kernel(operands, self._zero, key)
+            results = kernel(operands, self.zero, key)
         self._notify(i, operands, results)
         return results
 
@@ -323,24 +320,23 @@ class Interpretation:
     def call(
         self, i: Call, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        block = self.callee(i)
-        if self.eager or self._listeners:
-            run = functools.partial(self.block, block, operands, {}, key)
+        if self.eager or self.listeners:
+            run = functools.partial(self.block, self.callee(i), operands, {}, key)
             return self.accumulator.around(i, run)
-        if i.callee not in self._callees:
-            self._callees[i.callee] = self._compiled(i.callee)
-        previous, compiled = self.accumulator.previous_amaxes, self._callees[i.callee]
-        observed, out = compiled(self._zero, key, previous, *operands)
+        if i.callee not in self.callees:
+            self.callees[i.callee] = self._compiled(i.callee)
+        previous, compiled = self.accumulator.previous_amaxes, self.callees[i.callee]
+        observed, out = compiled(self.zero, key, previous, *operands)
         self.accumulator.add_called(i, observed)
         return out
 
     def callee(self, i: Call) -> Block:
         """Return the block that a call runs."""
-        return self._program.functions[i.callee]
+        return self.program.functions[i.callee]
 
     def _compiled(self, name: str) -> Callable[..., Any]:
         """Return a callee under `jax.jit`, which traces it once for all its calls."""
-        program, callees, real = self._program, self._callees, self.real
+        program, callees, real = self.program, self.callees, self.real
         plan = self.accumulator.plan
 
         def body(zero: Any, key: Any, previous: Any, *operands: Any) -> tuple:

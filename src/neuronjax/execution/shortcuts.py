@@ -206,25 +206,25 @@ def is_small(i: Instruction) -> bool:
     )
 
 
+@dataclasses.dataclass(eq=False)
 class KnownResults:
     """A cache of the results of a block's instructions, by computation and arrays. XLA
     would merge equal operations, but only after compiling them, and each elementary
     function is compiled as a kernel: the angles of rotary embeddings, computed in every
     layer, are half of what is compiled for a small GPT."""
 
-    def __init__(self, never: Collection[type]) -> None:
-        self._never = never
-        self._results: dict[tuple, Arrays] = {}
+    never: Collection[type]
+    results: dict[tuple, Arrays] = dataclasses.field(default_factory=dict)
 
     def of(
         self, i: Instruction, environment: dict, run: Callable[[], Arrays]
     ) -> Arrays:
         """Return an instruction's results; run it unless an equal instruction ran."""
         largest = max((b.type.size_bytes for b in i.results), default=0)
-        if type(i) in self._never or largest > REUSED_BYTES:
+        if type(i) in self.never or largest > REUSED_BYTES:
             return run()
         operands = (id(environment[v.buffer.number]) for v in i.operands)
         key = (i.signed, *operands)
-        if key not in self._results:
-            self._results[key] = run()
-        return self._results[key]
+        if key not in self.results:
+            self.results[key] = run()
+        return self.results[key]

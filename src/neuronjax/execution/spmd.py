@@ -55,7 +55,7 @@ class Interpreter(Protocol):
 
     eager: bool
     stochastic: bool
-    watched: bool
+    listeners: tuple
     real: RealDevices
     accumulator: StepAccumulator
 
@@ -266,7 +266,7 @@ class _Devices:
     def _collective(
         self, i: Collective, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        whole = self._interpreter.eager or self._interpreter.watched
+        whole = self._interpreter.eager or self._interpreter.listeners
         if isinstance(i, AllReduce) and i.rounding != "stochastic" and not whole:
 
             def reduce(x: jax.Array) -> jax.Array:

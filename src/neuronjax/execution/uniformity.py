@@ -38,7 +38,7 @@ class Uniformity:
     """Finds which results of a program's instructions may differ among devices."""
 
     def __init__(self, functions: Functions) -> None:
-        self._functions = functions
+        self.functions = functions
         self._facts: dict[int, _InstructionFacts] = {}
 
     def joins(self, i: Instruction) -> bool:
@@ -54,7 +54,7 @@ class Uniformity:
         holds the numbers of the buffers written so far that may differ."""
         facts = self.alone(i, varying.__contains__, devices)
         if facts is None:
-            facts = list(_Varying(self, self._functions, varying, devices).nested(i))
+            facts = list(_Varying(self, varying, devices).nested(i))
         return facts
 
     def alone(
@@ -73,10 +73,10 @@ class Uniformity:
 
     def _of(self, i: Instruction) -> _InstructionFacts:
         if id(i) not in self._facts:
-            inner = list(walk(i, self._functions))
+            inner = list(walk(i, self.functions))
             reads = {view.buffer.number for each in inner for view in each.operands}
             for each in inner:
-                for entry in entries(each, self._functions):
+                for entry in entries(each, self.functions):
                     reads.update(view.buffer.number for view in entry.block.results)
             joins = any(isinstance(x, Collective) or _is_joint(x) for x in inner)
             draws = any(x.rounding == "stochastic" for x in inner)
@@ -89,14 +89,8 @@ class _Varying(DataFlow[bool]):
 
     nothing = False
 
-    def __init__(
-        self,
-        uniformity: Uniformity,
-        functions: Functions,
-        varying: set[int],
-        devices: int,
-    ) -> None:
-        super().__init__(functions)
+    def __init__(self, uniformity: Uniformity, varying: set[int], devices: int) -> None:
+        super().__init__(uniformity.functions)
         self.facts.update(dict.fromkeys(varying, True))
         self._uniformity = uniformity
         self._devices = devices

@@ -47,7 +47,7 @@ def nc_matmul_sparse(i: NcMatmulSparse, x: Sequence[jax.Array], r: Registers) ->
     total = lax.cond(
         jnp.isfinite(moving).all(),
         lambda: _expanded(i, compressed, right, psum),
-        lambda: _gathered(i, compressed, right, psum, r.zero),
+        lambda: _gathered(i, compressed, right, psum),
     )
     return (as_psum(lax.reshape(total, i.results[0].type.shape), i),)
 
@@ -71,11 +71,7 @@ def _expanded(
 
 
 def _gathered(
-    i: NcMatmulSparse,
-    compressed: sparsity.SparseArray,
-    moving: Matrix,
-    psum: Psum,
-    zero: jax.Array,
+    i: NcMatmulSparse, compressed: sparsity.SparseArray, moving: Matrix, psum: Psum
 ) -> jax.Array:
     """Return the product, computed one compressed row at a time: [batch, stationary
     free, moving free]."""
@@ -91,7 +87,7 @@ def _gathered(
     def multiply(total: jax.Array, step: tuple) -> tuple[jax.Array, None]:
         value, row = step
         selected = jnp.take_along_axis(source, row[:, :, None], axis=1)
-        return fused(value[:, :, None], selected, total, zero), None
+        return fused(value[:, :, None], selected, total, psum.zero), None
 
     def tile(total: jax.Array, step: tuple) -> tuple[jax.Array, None]:
         value, row, index = step

@@ -62,7 +62,6 @@ class PanelPacker:
         half: "whole", "high" or "low".
         k0, left: the first row of the K tile, and how many rows remain from there.
         first, there: the panel's first row or column, and how many of `width` exist.
-        cells: the number of cells of the tile.
         cell_stride, row_stride: distances of cells, and of rows in a cell, in rows of
             K.
         out: where the panel is written.

@@ -32,7 +32,6 @@ class AccessBox(NamedTuple):
         steps: for each dimension, n if every n-th element of the window is used.
         source: the dimension of the array for each dimension of the view; None if the
             view's dimension has one element or repeats an element.
-        shape: the shape of the view.
         repeats: whether elements repeat (a stride of 0).
     """
 
@@ -119,7 +118,6 @@ class AccessPlan(NamedTuple):
     """The static part of an access.
 
     Attributes:
-        pool: the number of the pool.
         dtype: the dtype in which the bits are read.
         stored: the dtype of the storage.
         total: the number of elements of one slot, in `dtype`.

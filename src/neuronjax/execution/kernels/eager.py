@@ -184,7 +184,7 @@ def run_step(
     ints, floats, zero = operands
     context = TileContext(zero, static.core, key, **static.numerics._asdict())
     state: State = {**dict(enumerate(arrays)), "registers": registers}
-    row = InstanceRow([*ints], [*opaque(floats, zero)])
+    row = InstanceRow(iter(ints), iter(opaque(floats, zero)))
     steps.execute(static.step, row, state, context)
     return [state[n] for n in range(len(arrays))], state["registers"]
 

@@ -118,9 +118,7 @@ class Node(NamedTuple):
     """Equal elements, with one row for each execution.
 
     Attributes:
-        kind: the kind of the elements.
-        ints: int32 [instances, columns].
-        floats: float32 [instances, columns].
+        ints, floats: int32 and float32 [instances, columns].
         starts: for a repeat, the number of the first iteration of each instance.
         counts: for a repeat, the number of iterations of each instance.
         body: the nodes of the body, whose instances are all iterations of all

@@ -64,13 +64,9 @@ class KernelPlan:
     """A program ready to run.
 
     Attributes:
-        pools: the arrays.
         initials: data with which a pool starts, by number.
-        nodes: the nodes that are executed.
         results: how each result is read: an `AccessPlan`, and the integers it needs.
         written: the numbers of the arguments that the kernel writes.
-        registers: the number of registers.
-        core: the core that executes it.
         ranks: the number of ranks, 0 for a kernel on its own.
         memory: the contents of memory at the start.
     """
@@ -241,7 +237,7 @@ def _row(node: Node, instance: Index, zero: jax.Array) -> InstanceRow:
         table = opaque(jnp.asarray(node.floats), zero)
         row = steps.entry(table, instance)
         floats = [row[n] for n in range(node.floats.shape[1])]
-    return InstanceRow(ints, floats)
+    return InstanceRow(iter(ints), iter(floats))
 
 
 def _column(table: np.ndarray, column: int, instance: Index) -> Index:

@@ -21,7 +21,6 @@ class SlotPool(NamedTuple):
 
     Attributes:
         memory, shape, dtype: those of its storages.
-        slots: the number of slots.
         argument: the number of the kernel argument that fills it, or None.
     """
 

@@ -30,8 +30,7 @@ class KernelStep(NamedTuple):
 
     Attributes:
         signature: what its semantics depend on.
-        outputs: the plans of its outputs.
-        inputs: the plans of its input tensors, in order.
+        outputs, inputs: the plans of its tensors, in order.
         register: whether it writes a register.
     """
 
@@ -184,14 +183,14 @@ class Splitter:
         else:
             ints += window.starts(a.offset)
         index: accesses.AccessPlan | str | None = None
-        if a.dynamic is not None:
-            if isinstance(a.dynamic.index, Register):
-                ints.append(a.dynamic.index.number)
+        dynamic = ("", 0, 0, 0)
+        if (d := a.dynamic) is not None:
+            dynamic = (d.kind, d.stride, d.limit, d.group)
+            if isinstance(d.index, Register):
+                ints.append(d.index.number)
                 index = "register"
             else:
-                index = self.access(a.dynamic.index, ints)
-        d = a.dynamic
-        dynamic = (d.kind, d.stride, d.limit, d.group) if d else ("", 0, 0, 0)
+                index = self.access(d.index, ints)
         storage = (place.pool, a.storage.shape, a.storage.dtype)
         look = (storage, a.dtype, a.pattern, window is None, dynamic, id(index))
         if look not in self._plans:

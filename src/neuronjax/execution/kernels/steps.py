@@ -1,6 +1,6 @@
 """One instruction on the pools: read, compute, round, write.
 
-Pools are arrays [slots, elements] of the carrier dtype. `InstanceRow` returns the
+Pools are arrays [slots, elements] of the carrier dtype. `InstanceRow` yields the
 integers of an element one by one, as Python ints if they are the same in every
 iteration. A read gives the view's array in its numeric dtype; a write goes through the
 view's window.
@@ -8,9 +8,9 @@ view's window.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,39 +40,29 @@ Index = int | jax.Array
 State = dict[int | str, jax.Array]
 
 
-class InstanceRow:
-    """The integers and floats of one execution of an element, returned in order."""
+class InstanceRow(NamedTuple):
+    """The integers and floats of one execution of an element, in order."""
 
-    def __init__(self, ints: list[Index], floats: list[jax.Array]) -> None:
-        self._ints, self._floats = iter(ints), iter(floats)
-
-    def int(self) -> Index:
-        return next(self._ints)
-
-    def ints(self, count: int) -> list[Index]:
-        return [next(self._ints) for _ in range(count)]
-
-    def float(self) -> jax.Array:
-        return next(self._floats)
+    ints: Iterator[Index]
+    floats: Iterator[jax.Array]
 
 
 class ResolvedAccess:
     """The elements that one execution of an access reads or writes.
 
     Attributes:
-        plan: the static part.
-        slot: the slot of the pool.
         starts: the starts of the box, or the offset of a gather.
         index: the value of the runtime offset, an int32 scalar or array, or None.
     """
 
     def __init__(self, plan: AccessPlan, row: InstanceRow, state: State) -> None:
         self.plan = plan
-        self.slot = row.int()
-        self.starts = row.ints(len(plan.box.sizes) if plan.box else 1)
+        self.slot = next(row.ints)
+        count = len(plan.box.sizes) if plan.box else 1
+        self.starts = [next(row.ints) for _ in range(count)]
         self.index: jax.Array | None = None
         if plan.at == "register":
-            self.index = register_value(state, row.int())
+            self.index = register_value(state, next(row.ints))
         elif isinstance(plan.at, AccessPlan):
             values = read(ResolvedAccess(plan.at, row, state), state)
             self.index = values.astype(jnp.int32)
@@ -141,7 +131,7 @@ def as_numeric(carried: jax.Array, dtype: str) -> jax.Array:
 
 def read_at(plan: AccessPlan, ints: list[int], state: State) -> jax.Array:
     """Read the elements of an access, given its plan and the integers of its row."""
-    return read(ResolvedAccess(plan, InstanceRow([*ints], []), state), state)
+    return read(ResolvedAccess(plan, InstanceRow(iter(ints), iter(())), state), state)
 
 
 def _read_carried(place: ResolvedAccess, state: State) -> jax.Array:
@@ -320,12 +310,12 @@ def execute(
     derived from that of `c`. `used_again` are the pools that later instructions of the
     same iteration read or write."""
     signature = step.signature
-    ordinal = row.int()
+    ordinal = next(row.ints)
     if c.rounding != "rne":
         # Only stochastic rounding reads the key, which takes twenty operations.
         c = c._replace(key=derived_key(c.key, ordinal))
     outputs = [ResolvedAccess(plan, row, state) for plan in step.outputs]
-    target = row.int() if step.register else None
+    target = next(row.ints) if step.register else None
     operands, sources = _operands(step, row, state)
     if faults.checks_bounds(step):
         faults.note((*outputs, *sources), ordinal, state)
@@ -374,11 +364,11 @@ def _operands(
             places.append(place := ResolvedAccess(next(plans), row, state))
             operand = read(place, state)
         elif form == "r":
-            operand = register_value(state, row.int())
+            operand = register_value(state, next(row.ints))
         elif form == "i":
-            operand = jnp.asarray(row.int(), jnp.int32)
+            operand = jnp.asarray(next(row.ints), jnp.int32)
         elif form == "f":
-            operand = row.float()
+            operand = next(row.floats)
         operands.append(operand)
     return operands, places
 

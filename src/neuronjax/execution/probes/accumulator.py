@@ -67,7 +67,6 @@ class StepAccumulator:
         plan: what is measured; None if nothing is measured, and then there are no rows.
         previous_amaxes: float32 [amax slots], the largest of earlier steps; None if no
             scaling uses them, and then nothing is recorded.
-        observed: the observations so far.
     """
 
     def __init__(
@@ -176,14 +175,8 @@ def merged(first: Counters, second: Counters) -> Counters:
 
 def total(rows: Counters) -> Counters:
     """Return the sum over the leading axis, whose length is at most 65536."""
-    pairs = (rows.counts, rows.exponents, rows.scales)
-    counts, exponents, scales = (None if x is None else _sum_pairs(x) for x in pairs)
-    return Counters(
-        counts=counts,
-        amax=jnp.max(rows.amax, axis=0),
-        exponents=exponents,
-        scales=scales,
-    )
+    amax, pairs = jnp.max(rows.amax, axis=0), rows._replace(amax=None)
+    return jax.tree.map(_sum_pairs, pairs)._replace(amax=amax)
 
 
 def _sum_pairs(pairs: jax.Array) -> jax.Array:

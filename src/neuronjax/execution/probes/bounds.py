@@ -33,7 +33,6 @@ class End(NamedTuple):
     """The largest magnitude of a format on one side of zero.
 
     Attributes:
-        value: the magnitude.
         limit: the magnitude above which a number is clipped, not rounded, to `value`.
     """
 

@@ -55,7 +55,6 @@ class PlanFacts(NamedTuple):
         provenance: the arguments from which buffers descend.
         states: the writes of the next values of states.
         bounds: the clips of quantizers, by identity.
-        kinds: the selected kinds.
         chosen: the numbers of the buffers read by nothing but selects, which may drop a
             NaN.
     """

@@ -31,7 +31,6 @@ class ProbePlan:
     calls it.
 
     Attributes:
-        collect: the selection.
         probes: the probes in the order of the program.
         order: their slots.
         edges: [edges, 2], pairs of probes of which the second is computed from the
@@ -193,19 +192,18 @@ def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:
     return tuple(numbered)
 
 
+@dataclasses.dataclass(eq=False)
 class Collector:
     """Makes the plan of a program for a selection, and keeps its probes.
 
     Attributes:
-        collect: the selection.
         setting: target, logical core, policy and SDK, in words.
         probes: the probes of the program that was planned last.
     """
 
-    def __init__(self, collect: Collect, setting: str) -> None:
-        self.collect = collect
-        self.setting = setting
-        self.probes: tuple[Probe, ...] = ()
+    collect: Collect
+    setting: str
+    probes: tuple[Probe, ...] = ()
 
     def plan(self, program: InstructionProgram, names: Sequence[str]) -> ProbePlan:
         """Return the plan of a program; see `ProbePlan`."""

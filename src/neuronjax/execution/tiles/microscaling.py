@@ -29,7 +29,6 @@ from neuronjax.execution.tiles.registry import (
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU
 from neuronjax.numerics.microscaling import (
     MX_FORMATS,
-    MXFormat,
     from_codes,
     quantize_mx as quantized,
     to_codes,
@@ -84,21 +83,15 @@ def _operand(
     """Return the dequantized values; a cell holds the four values of its partition."""
     partitions, free = view.shape[0], prod(view.shape[1:])
     fmt = _FORMATS[view.dtype]
-    words = words.reshape(partitions, free)
     # The scales become [P / 8, F], from one tensor or from a tensor per quadrant.
     codes = [lax.bitcast_convert_type(s, jnp.uint8) for s in scales]
     rows = [x.reshape(x.shape[0], free) for x in codes]
     quadrants = range(0, partitions, QUADRANT)
     if len(rows) == 1:
         rows = [rows[0][first : first + SCALES] for first in quadrants]
-    values = _dequantized(words, jnp.concatenate(rows), fmt)
-    return Matrix(values[None], k_first=True)
-
-
-def _dequantized(words: jax.Array, scales: jax.Array, fmt: MXFormat) -> jax.Array:
-    """Return float32 [4 P, F] in order of position, 4 * partition + slot."""
-    partitions, free = words.shape
-    codes = to_codes(unpack_x4(words, fmt.element))
-    rows = jnp.swapaxes(codes.reshape(partitions, free, SLOTS), 1, 2)
-    elements = from_codes(rows.reshape(partitions * SLOTS, free), fmt.element)
-    return dequantized(elements, from_codes(scales, FLOAT8_E8M0FNU), 0)
+    packed = to_codes(unpack_x4(words.reshape(partitions, free), fmt.element))
+    # The elements become [4 P, F] in order of position, 4 * partition + slot.
+    slots = jnp.swapaxes(packed.reshape(partitions, free, SLOTS), 1, 2)
+    elements = from_codes(slots.reshape(partitions * SLOTS, free), fmt.element)
+    scale = from_codes(jnp.concatenate(rows), FLOAT8_E8M0FNU)
+    return Matrix(dequantized(elements, scale, 0)[None], k_first=True)

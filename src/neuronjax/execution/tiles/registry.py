@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,23 +25,8 @@ from typing import Any, NamedTuple
 import jax
 
 from neuronjax.errors import UnimplementedError
+from neuronjax.execution import tiles
 from neuronjax.hardware import CoreSpec
-
-# The modules of this package that register semantics; add new ones here.
-MODULES: tuple[str, ...] = (
-    "activation",
-    "collectives",
-    "copying",
-    "elementwise",
-    "gathering",
-    "matmul",
-    "microscaling",
-    "random_numbers",
-    "reductions",
-    "selection",
-    "sequencers",
-    "statistics",
-)
 
 
 class OperandView(NamedTuple):
@@ -56,7 +42,6 @@ class Signature:
 
     Attributes:
         name: the name of the nki.isa function.
-        engine: the engine that executes it.
         items: the attributes, sorted.
         outputs: the views that are written.
         inputs: one view per operand, None for an operand that is not a tensor.
@@ -125,8 +110,9 @@ def executes(*names: str) -> Callable[[Semantics], Semantics]:
 
 @functools.cache
 def _load() -> None:
-    for module in MODULES:
-        importlib.import_module(f"neuronjax.execution.tiles.{module}")
+    """Import the modules of this package, many of which register semantics."""
+    for module in pkgutil.iter_modules(tiles.__path__, f"{tiles.__name__}."):
+        importlib.import_module(module.name)
 
 
 def semantics_of(name: str) -> Semantics:
