@@ -109,9 +109,8 @@ def partition(program: Program, module: Any) -> Program:
     answer = _partitioned(_PartitionRequest.of(program, module, devices))
     with make_ir_context():
         local = decode_module(ir.Module.parse(answer.code), program.argument_names)
-    outside, inside = program.entry.body, local.entry.body
     tilings = [*answer.arguments, *answer.results]
-    _check_types(program, outside, inside, tilings)
+    _check_types(program, local.entry.body, tilings)
     meshes = [m for m in program.meshes.values() if m.size == devices]
     found = find_mesh(tilings, meshes)
     if found is None:
@@ -126,7 +125,7 @@ def partition(program: Program, module: Any) -> Program:
         local = renumbered(local, mesh.device_ids)
         mesh = replace(mesh, device_ids=())
     shardings = tuple(Sharding(mesh, split) for split in splits)
-    main = _around(outside, local.entry.body, mesh, shardings)
+    main = _around(program.entry.body, local.entry.body, mesh, shardings)
     functions = {**local.functions, local.main: Function(local.main, main)}
     return replace(
         local,
@@ -156,10 +155,9 @@ def _around(
     return Region(outside.arguments, (op,), results)
 
 
-def _check_types(
-    program: Program, outside: Region, inside: Region, tilings: list[DeviceTiling]
-) -> None:
+def _check_types(program: Program, inside: Region, tilings: list[DeviceTiling]) -> None:
     """Refuse arguments and results that are not cut into equal parts."""
+    outside = program.entry.body
     names = [f"argument {name}" for name in program.argument_names]
     names += [f"result {k}" for k in range(len(outside.results))]
     wholes = (*outside.arguments, *outside.results)
