@@ -2,18 +2,16 @@
 
 Separate lanes read large arrays from memory once for each lane and each distance, and
 that takes most of the time of a comparison. The kernel has the bits of the separate
-lanes. Threads share the work by parts of the arrays, whose number depends only on the
-size, so that sums do not depend on the number of threads.
+lanes. Memory bounds its speed, so that a second thread would not help.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import math
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -27,15 +25,8 @@ from neuronjax.execution.arithmetic import computed
 from neuronjax.ir.instruction import Instruction, SignedInstruction
 from neuronjax.ir.instruction_set import Activation, TensorScalar, TensorTensor
 from neuronjax.numerics.host_kernels import choice
-from neuronjax.numerics.host_kernels.figures import (
-    LANE_FIGURES,
-    MAXIMA,
-    Distance,
-    Lanes,
-)
+from neuronjax.numerics.host_kernels.figures import LANE_FIGURES, Distance, Lanes
 
-#: Elements of a part, and the largest number of parts.
-PART, MOST_PARTS = 1 << 17, 16
 _FLOAT32 = np.dtype(np.float32)
 _FUNCTIONS = frozenset("add subtract multiply divide sqrt".split())
 _KINDS = TensorTensor, TensorScalar, Activation
@@ -102,10 +93,11 @@ def _executed(
     Return None if sums of squares are not finite, or if every operand is one number
     that is repeated."""
     given = [[*map(np.asarray, x)] for x in operands]
-    size = max(x[1].size for x in given)
-    are_one = [size > 1 and not any(any(y.strides) for y in x) for x in given]
+    are_one = [not any(any(y.strides) for y in x) for x in given]
     if all(are_one):
-        return None
+        if given[0][1].size > 1:
+            return None
+        are_one = [False] * len(given)
     whole = (x[1] for x, is_one in zip(given, are_one, strict=True) if not is_one)
     example = min(whole, key=lambda x: x.strides.count(0))
     # Elements are read and written in their order in memory.
@@ -122,7 +114,7 @@ def _executed(
         flat, are_one = flat * 2, are_one * 2
     kinds = "".join("01"[is_one] for is_one in are_one)
     kernel = choice.on_arrays("lane_kernel", function, kinds)
-    totals = _totals(kernel, [x.reshape(-1) for x in made], flat, are_one)
+    totals = _totals(kernel, [x.reshape(-1) for x in made], flat)
     if not math.isfinite(sum(totals[pair][Distance.ERROR2] for pair in Lanes)):
         return None
     back = np.argsort(order)
@@ -141,32 +133,10 @@ def _totals(
     kernel: Callable[..., None],
     made: Sequence[np.ndarray],
     operands: Sequence[Sequence[np.ndarray]],
-    are_one: Sequence[bool],
 ) -> Mapping[Lanes, Figures]:
-    size = made[0].size
-    count = min(MOST_PARTS, max(1, size // PART))
-
-    def part(n: int) -> list[float]:
-        start, stop = size * n // count, size * (n + 1) // count
-        found, arrays = (
-            (ctypes.c_double * len(_COLUMNS))(),
-            [x[start:stop] for x in made],
-        )
-        for x, is_one in zip(operands, are_one, strict=True):
-            arrays += x if is_one else [y[start:stop] for y in x]
-        kernel(*arrays, _TOLD, found)
-        return [*found]
-
-    total, *others = _pool().map(part, range(count)) if count > 1 else [part(0)]
-    for other in others:
-        pairs = zip(_COLUMNS, total, other, strict=True)
-        total = [max(a, b) if f in MAXIMA else a + b for (_, f), a, b in pairs]
+    total = (ctypes.c_double * len(_COLUMNS))()
+    kernel(*made, *itertools.chain(*operands), _TOLD, total)
     found: dict[Lanes, dict] = {pair: {} for pair in Lanes}
     for (pair, figure), x in zip(_COLUMNS, total, strict=True):
         found[pair][figure] = x
     return {pair: completed(figures) for pair, figures in found.items()}
-
-
-@functools.cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), "neuronjax-compare")

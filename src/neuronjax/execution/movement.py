@@ -100,7 +100,7 @@ def _updated(i: DmaCopy, x: Arrays) -> np.ndarray:
 MOVES: Mapping[str, Callable[[DmaCopy, Arrays], np.ndarray]] = {
     "broadcast": _broadcast,
     "reshape": lambda i, x: x[0].reshape(i.results[0].type.shape),
-    "transpose": lambda i, x: x[0].transpose(i.parameters[0]),
+    "transpose": lambda i, x: np.ascontiguousarray(x[0].transpose(i.parameters[0])),
     "slice": lambda i, x: x[0][tuple(map(slice, *i.parameters))],
     "pad": lambda i, x: _padded(x[0], x[1], [*zip(*i.parameters, strict=True)]),
     "concatenate": lambda i, x: np.concatenate(x, i.parameters[0][0]),
