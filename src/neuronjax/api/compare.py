@@ -105,7 +105,8 @@ def compare(
     A saved program can be given too, as `against="golden/step.mlirbc"`. What the
     function writes into modules is compared if the saved program returns it as well.
 
-    The program is captured once. Each op runs emulated and in the reference, both in
+    As by `jax.jit`, the function is traced at the first call, and again only for
+    arguments of other types. Each op runs emulated and in the reference, both in
     isolation (on the reference's values) and in accumulation (errors propagate). A
     value is dropped after its last use, to save memory.
 

@@ -122,7 +122,7 @@ _NOT_JAX = ("target", "policy", "collect")
 _OWN = (*_NOT_JAX, *_SHARDINGS, *_STATIC, "donate_argnums", "donate_argnames")
 
 
-class _Bound(NamedTuple):
+class _Binding(NamedTuple):
     """A function with the arguments of one call.
 
     Attributes:
@@ -146,20 +146,20 @@ class _Kept:
     As for `jax.jit`, the user's function is not called again for arguments of the same
     types. JAX's cache decides, which knows every setting that changes a trace."""
 
-    bound: _Bound
+    bound: _Binding
     traced: Traced
     capture: Capture
     out_tree: Any
     program: Program
 
     @classmethod
-    def of(cls, bound: _Bound) -> _Kept:
+    def of(cls, bound: _Binding) -> _Kept:
         traced = bound.emulation.trace(bound.leaves)
         emulation = dataclasses.replace(bound.emulation, traced=traced)
         found = emulation.capture(bound.leaves)
         return cls(bound, traced, found, bound.out_tree(), with_parts(found.program))
 
-    def is_of(self, bound: _Bound) -> bool:
+    def is_of(self, bound: _Binding) -> bool:
         """Return whether the program of another call is the same."""
         known = self.bound
         if not _are_equal(known.about, bound.about):
@@ -457,7 +457,7 @@ class Emulated(Stateful):
         args: tuple,
         kwargs: dict,
         around: MeshContext = MeshContext(),
-    ) -> _Bound:
+    ) -> _Binding:
         host_process.check()
         called = nnx_state.for_arguments(called, (args, kwargs))
         dynamic, rebuild = self._static.split(args, kwargs)
@@ -489,7 +489,7 @@ class Emulated(Stateful):
         )
         about = called, rebuild, in_tree, tuple(types), around
         leaves = [*map(on_every_device, arrays)]
-        return _Bound(emulation, leaves, lambda: found[0], about)
+        return _Binding(emulation, leaves, lambda: found[0], about)
 
     def _spread(
         self, called: Callable, around: MeshContext, args: tuple, kwargs: dict

@@ -19,7 +19,6 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
 
-from neuronjax.capture import saved_forms
 from neuronjax.errors import UnimplementedError
 from neuronjax.ir.program import AxisGroups, Mesh, Sharding
 from neuronjax.numerics.float_format import FORMATS
@@ -174,8 +173,10 @@ def meshes(operations: Iterable[Any]) -> dict[str, Mesh]:
 
 def shardings_of(function: Any, attribute: str, count: int) -> tuple:
     """Return the sharding of each argument ("arg_attrs") or result ("res_attrs")."""
-    given = saved_forms.shardings(function, attribute)
-    return tuple(_sharding(given[n]) if n in given else None for n in range(count))
+    if attribute not in function.attributes:
+        return (None,) * count
+    name, given = "sdy.sharding", function.attributes[attribute]
+    return tuple(_sharding(d[name]) if name in d else None for d in given)
 
 
 def _of_values(attribute: Any) -> tuple[Sharding, ...]:

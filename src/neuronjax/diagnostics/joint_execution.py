@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.distances import Figures, completed, remember, told
+from neuronjax.diagnostics.executors import Emulator
 from neuronjax.diagnostics.faults.shares import settings_of
 from neuronjax.diagnostics.lane_errors import LaneErrors
 from neuronjax.diagnostics.op_errors import Errors, errors_in, steps_of
 from neuronjax.diagnostics.parallel_runs import Fed, Lane, Side, Span
+from neuronjax.diagnostics.reference64 import Reference64
 from neuronjax.execution.arithmetic import computed
 from neuronjax.ir.instruction import Instruction, SignedInstruction
 from neuronjax.ir.instruction_set import Activation, TensorScalar, TensorTensor
@@ -43,7 +45,8 @@ def executed_together(
     result has fewer than `least` elements."""
     run, reference, moved = bundle.actual, bundle.reference, bundle.perturbed
     isolated, others = bundle.isolated, (bundle.isolated, bundle.rounded)
-    if moved is None or isolated is None:
+    executors = type(run.side.executor), type(reference.side.executor)
+    if moved is None or isolated is None or executors != (Emulator, Reference64):
         return None
     if {*lanes} != {run, reference, moved, *others}:
         return None

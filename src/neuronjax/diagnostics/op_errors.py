@@ -100,7 +100,7 @@ class Errors(NamedTuple):  # made faster than a dataclass, several times for eac
         return {name: getattr(self, name) for name in _REPORTED}
 
 
-_SUMMED = tuple(name for name in Errors._fields if name != "max_ulp")
+_SUMMED = tuple(name for name in Errors.__annotations__ if name != "max_ulp")
 _REPORTED = (
     *("elements", "differing", "max_ulp", "mean_ulp", "relative_l2", "cosine"),
     *("sqnr_db", "nonfinite", "nonfinite_reference", "nonfinite_changed"),

@@ -109,6 +109,7 @@ class Emulation:
     def trace(self, leaves: Leaves, number: int | None = None) -> Traced:
         """Trace the function for arguments of these types. With the `number` of an
         earlier trace, JAX may return the same jaxpr without another trace."""
+        stages.stage("capturing")
         types = tuple(map(abstract, leaves))
         with self._surrounded():
             return Traced.of(self.function, types, self.names, number)
@@ -141,7 +142,6 @@ class Emulation:
 
     @contextlib.contextmanager
     def _surrounded(self) -> Iterator[None]:
-        stages.stage("capturing")
         with self.around.inside(), compiling_for(self.target.name):
             yield
 

@@ -1,6 +1,5 @@
 """Along which values an error came, by figures that a run might have shown."""
 
-from dataclasses import fields, replace
 
 import pytest
 
@@ -17,7 +16,7 @@ E4M3_UNIT = 2.0**-4
 
 
 def share(error: float, norm: float = 1.0) -> Share:
-    nothing = dict.fromkeys((f.name for f in fields(Share)), 0)
+    nothing = dict.fromkeys(Share._fields, 0)
     return Share(**nothing | {"error": error, "elements": 64, "norm": norm})
 
 
@@ -45,7 +44,7 @@ def owes_to_chance(
         operands = {left: share(before), right: share(0.0)}
         of_none = dict(absorbed=(0.0, 0.0), wrapped=0, misread=0, rounds_whole=False)
         result = share(error, norm if (own, error) == steps[-1] else 1.0)
-        result = replace(result, data_error=error if unit == E4M3_UNIT else moved)
+        result = result._replace(data_error=error if unit == E4M3_UNIT else moved)
         evidence = OpEvidence(result, operands, own, cut_off={}, **of_none)
         path, before = OpPath((), op), error
         recorder.traces[path] = OpTrace(path, evidence)

@@ -6,7 +6,7 @@ An Inf or NaN makes sums Inf or NaN; the caller then compares the arrays in anot
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from llvmlite import ir
 
@@ -22,6 +22,8 @@ from neuronjax.numerics.host_kernels.compiled import (
 from neuronjax.numerics.host_kernels.figures import COUNTS, MAXIMA, Distance, Told
 
 ARRAYS, IS_WIDE = 4, True
+#: Numbers whose figures are added up before they are added to those of others.
+_BLOCK = 8192
 _EXPONENT = 0x7FF0 << 48
 #: The bits of a power of two plus those of its reciprocal, if both are normal.
 _RECIPROCAL = 2046 << 52
@@ -38,31 +40,47 @@ def write(module: ir.Module, lanes: int, asked: int, types: str) -> str:
     pair = [(x, _FLOATS[t]) for x, t in zip((actual, reference), types, strict=True)]
     given = [c.read(F64, c.at(settings, s, 8), 8) for s in Told]
 
-    def step(index: Value, width: int, sums: list[Value]) -> list[Value]:
+    def pair_at(index: Value, width: int) -> tuple[Value, Value]:
         a, r = (c.element(x, index, kind, width) for x, kind in pair)
-        numbers = Numbers(c, a, r, [c.splat(x, width) for x in given])
-        return [*map(numbers.added, wanted, sums)]
+        return a, r
 
-    nothing = functools.partial(zeros, wanted)
-    write_totals(c, wanted, c.fold_elements(count, lanes, nothing, step), figures)
+    for start, size in blocks(c, count):
+        add_figures(c, wanted, pair_at, (start, size), lanes, given, figures)
     c.ret_void()
     return str(module)
 
 
-def zeros(wanted: Sequence[Distance], width: int) -> list[Value]:
-    """Return the totals of no numbers."""
-    kinds = (I64 if figure in COUNTS else F64 for figure in wanted)
-    return [ir.Constant(shaped(kind, width), None) for kind in kinds]
+def blocks(c: Code, count: Value) -> Iterator[tuple[Value, Value]]:
+    """Write a loop over blocks of `count` numbers; yield a block's start and size."""
+    with c.loop(c.rounded_up(count, c.value(_BLOCK))) as block:
+        start = c.mul(block, c.value(_BLOCK))
+        yield start, c.smaller(c.sub(count, start), c.value(_BLOCK))
 
 
-def write_totals(
+def add_figures(
     c: Code,
     wanted: Sequence[Distance],
-    totals: Iterable[tuple[Value, Value]],
+    pair_at: Callable[[Value, int], tuple[Value, Value]],
+    block: tuple[Value, Value],
+    lanes: int,
+    told: Sequence[Value],
     figures: Value,
 ) -> None:
-    """Join totals, as `fold_elements` yields them, with those in the array `figures`,
-    which are FP64 numbers."""
+    """Add the figures of a block to those in the array `figures`, which are FP64
+    numbers. `pair_at` returns the numbers and the references at an index, as vectors of
+    some lanes or, for 0 lanes, one number each; `told` has the settings."""
+    start, size = block
+
+    def step(index: Value, width: int, sums: list[Value]) -> list[Value]:
+        pair = pair_at(c.add(start, index), width)
+        numbers = Numbers(c, *pair, [c.splat(x, width) for x in told])
+        return [*map(numbers.added, wanted, sums)]
+
+    def nothing(width: int) -> list[Value]:
+        kinds = (I64 if figure in COUNTS else F64 for figure in wanted)
+        return [ir.Constant(shaped(kind, width), None) for kind in kinds]
+
+    totals = c.fold_elements(size, lanes, nothing, step)
     for n, (figure, (total, last)) in enumerate(zip(wanted, totals, strict=True)):
         whole = functools.reduce(
             functools.partial(_joined, c, figure), [*c.split(total), last]

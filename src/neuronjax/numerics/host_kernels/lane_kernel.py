@@ -21,16 +21,14 @@ from neuronjax.numerics.host_kernels.compiled import (
     shaped,
 )
 from neuronjax.numerics.host_kernels.distance_kernel import (
-    Numbers,
     absolute,
-    write_totals,
-    zeros,
+    add_figures,
+    blocks,
 )
 from neuronjax.numerics.host_kernels.figures import LANE_FIGURES, Lanes, Told
 
 #: Three results, three arrays for each of two operands, settings and figures.
 ARRAYS, IS_WIDE = 11, True
-_BLOCK = 1024
 #: The types of the run, the reference and the perturbed run.
 _KINDS = F32, F64, F64
 _SMALLEST, _SIGN, _SIZE = 0x00800000, 0x80000000, 0x7FFFFFFF
@@ -100,37 +98,28 @@ def write(module: ir.Module, lanes: int, function: str, are_scalars: str) -> str
             for x, is_one in zip(operands, are_scalars, strict=True)
         ]
 
-    def compute(index: Value, width: int) -> dict[Lanes, tuple[Value, Value]]:
+    def compute(index: Value, width: int) -> tuple[Value, Value]:
         run = _on_engine(c, apply, read(0, index, width))
-        made = run, *(apply(*read(n, index, width)) for n in (1, 2))
-        for x, kind, base in zip(made, _KINDS, results, strict=True):
+        exact, moved = (apply(*read(n, index, width)) for n in (1, 2))
+        for x, kind, base in zip((run, exact, moved), _KINDS, results, strict=True):
             size = 4 if kind == F32 else 8
             c.write(x, c.at(base, index, size), size)
-        return {Lanes.MOVED: made[:0:-1]}
+        return moved, exact
 
-    def again(index: Value, width: int) -> dict[Lanes, tuple[Value, Value]]:
-        pairs = zip(results, _KINDS, strict=True)
-        run, exact, _ = (c.element(x, index, kind, width) for x, kind in pairs)
-        return {Lanes.RUN: (run, exact)}
+    def computed(index: Value, width: int) -> tuple[Value, Value]:
+        run, exact, _ = results
+        return c.element(run, index, F32, width), c.element(exact, index, F64, width)
 
-    def alone(index: Value, width: int) -> dict[Lanes, tuple[Value, Value]]:
+    def alone(index: Value, width: int) -> tuple[Value, Value]:
         given = [c.fptrunc(r, shaped(F32, width)) for r in read(1, index, width)]
-        return {Lanes.ALONE: (_on_engine(c, apply, given), apply(*_wide(c, given)))}
+        return _on_engine(c, apply, given), apply(*_wide(c, given))
 
-    # One loop would need more registers than a processor has.
-    with c.loop(c.rounded_up(count, c.value(_BLOCK))) as block:
-        start = c.mul(block, c.value(_BLOCK))
-        size, at = c.smaller(c.sub(count, start), c.value(_BLOCK)), figures
-        for lane, make in zip(LANE_FIGURES, (compute, again, alone), strict=True):
-            wanted = LANE_FIGURES[lane]
-
-            def step(n: Value, width: int, sums: list[Value]) -> list[Value]:
-                pair = make(c.add(start, n), width)[lane]
-                numbers = Numbers(c, *pair, [c.splat(s, width) for s in told])
-                return [*map(numbers.added, wanted, sums)]
-
-            nothing = functools.partial(zeros, wanted)
-            write_totals(c, wanted, c.fold_elements(size, lanes, nothing, step), at)
+    # One loop for all figures would need more registers than a processor has.
+    passes = {Lanes.MOVED: compute, Lanes.RUN: computed, Lanes.ALONE: alone}
+    for block in blocks(c, count):
+        at = figures
+        for lane, wanted in LANE_FIGURES.items():
+            add_figures(c, wanted, passes[lane], block, lanes, told, at)
             at = c.at(at, len(wanted), 8)
     c.ret_void()
     return str(module)
