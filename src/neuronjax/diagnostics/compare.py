@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 
 from neuronjax.diagnostics.comparison import Comparison, result_errors
+from neuronjax.diagnostics.distances import remembering
 from neuronjax.diagnostics.executors import Emulator
 from neuronjax.diagnostics.faults.masks import masked_values
 from neuronjax.diagnostics.faults.recorder import Recorder, Witness
@@ -277,6 +278,7 @@ def _explanation(
     return smallest_set(suspects, explains)  # type: ignore[return-value]
 
 
+@remembering()
 def compare_sides(
     setting: Setting,
     actual: Side,

@@ -45,7 +45,6 @@ class Broken(IntEnum):
 Figures = Mapping[Distance | Broken, float]
 _NOTHING: Figures = dict.fromkeys((*Distance, *Broken), 0.0)
 _ALWAYS = frozenset(Distance).difference(*ASKED_BY.values())
-_TOLD = [*Told]
 _TYPES = {"fd", "ff", "dd"}
 _Numbers = ctypes.c_double * len(Distance)  # settings or results of the kernel
 
@@ -117,7 +116,8 @@ def remembering() -> Iterator[None]:
     """Measure each pair of large arrays only once inside this context. Arrays must not
     be written to inside the context. This saves time in a loop, which passes most
     arrays on to its next iteration."""
-    before = _KNOWN.set({})
+    known = _KNOWN.get()
+    before = _KNOWN.set({} if known is None else known)
     try:
         yield
     finally:
@@ -145,9 +145,9 @@ def distances(
     if types not in _TYPES or not choice.usable():
         return None
     ours = actual.astype(np.float32) if is_short else actual
-    wanted, asked = _asked(tuple(setting))
+    told, wanted, asked = _asked(tuple(setting.items()))
     measure, found = choice.on_arrays("distance_kernel", asked, types), _Numbers()
-    measure(*map(np.ascontiguousarray, (ours, reference)), told(setting), found)
+    measure(*map(np.ascontiguousarray, (ours, reference)), told, found)
     totals = dict(zip(wanted, found, strict=False))
     if not math.isfinite(totals[Distance.ERROR2] + totals[Distance.REFERENCE2]):
         return None
@@ -161,17 +161,16 @@ def completed(totals: Mapping[Any, float]) -> Figures:
     return {**_NOTHING, **totals, Broken.KNOWN2: totals[Distance.REFERENCE2]}
 
 
-def told(setting: Mapping[Told, float]) -> Any:
-    """Return settings as an array for a kernel."""
-    return _Numbers(*(setting.get(name, 0.0) for name in _TOLD))
-
-
 @functools.lru_cache(maxsize=1024)
-def _asked(setting: tuple[Told, ...]) -> tuple[Sequence[Distance], int]:
-    """Return the figures that settings ask for, and a number whose bit n says whether
-    the settings ask for figure n."""
-    asked = _ALWAYS.union(*(ASKED_BY.get(name, ()) for name in setting))
-    return sorted(asked), sum(1 << figure for figure in asked)
+def _asked(
+    setting: tuple[tuple[Told, float], ...],
+) -> tuple[Any, Sequence[Distance], int]:
+    """Return the settings as an array, the figures that the settings ask for, and a
+    number whose bit n says whether the settings ask for figure n."""
+    told = dict(setting)
+    asked = _ALWAYS.union(*(ASKED_BY.get(name, ()) for name in told))
+    numbers = _Numbers(*(told.get(name, 0.0) for name in Told))
+    return numbers, sorted(asked), sum(1 << figure for figure in asked)
 
 
 # -- by NumPy --------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.diagnostics.distances import Figures, completed, remember, told
+from neuronjax.diagnostics.distances import Figures, completed, remember
 from neuronjax.diagnostics.executors import Emulator
 from neuronjax.diagnostics.faults.shares import settings_of
 from neuronjax.diagnostics.lane_errors import LaneErrors
@@ -27,14 +27,14 @@ from neuronjax.execution.arithmetic import computed
 from neuronjax.ir.instruction import Instruction, SignedInstruction
 from neuronjax.ir.instruction_set import Activation, TensorScalar, TensorTensor
 from neuronjax.numerics.host_kernels import choice
-from neuronjax.numerics.host_kernels.figures import LANE_FIGURES, Distance, Lanes
+from neuronjax.numerics.host_kernels.figures import LANE_FIGURES, Distance, Lanes, Told
 
 _FLOAT32 = np.dtype(np.float32)
 _FUNCTIONS = frozenset("add subtract multiply divide sqrt".split())
 _KINDS = TensorTensor, TensorScalar, Activation
 _COLUMNS = [(pair, figure) for pair, of in LANE_FIGURES.items() for figure in of]
 _SETTING = {**steps_of(_FLOAT32), **settings_of(_FLOAT32)}
-_TOLD = told(_SETTING)
+_TOLD = tuple(_SETTING.get(name, 0.0) for name in Told)
 
 
 def executed_together(
@@ -116,7 +116,7 @@ def _executed(
     if len(flat) == 1:  # the kernel ignores the second operand
         flat, are_one = flat * 2, are_one * 2
     kinds = "".join("01"[is_one] for is_one in are_one)
-    kernel = choice.on_arrays("lane_kernel", function, kinds)
+    kernel = choice.on_arrays("lane_kernel", function, kinds, _TOLD)
     totals = _totals(kernel, [x.reshape(-1) for x in made], flat)
     if not math.isfinite(sum(totals[pair][Distance.ERROR2] for pair in Lanes)):
         return None
@@ -138,7 +138,7 @@ def _totals(
     operands: Sequence[Sequence[np.ndarray]],
 ) -> Mapping[Lanes, Figures]:
     total = (ctypes.c_double * len(_COLUMNS))()
-    kernel(*made, *itertools.chain(*operands), _TOLD, total)
+    kernel(*made, *itertools.chain(*operands), total)
     found: dict[Lanes, dict] = {pair: {} for pair in Lanes}
     for (pair, figure), x in zip(_COLUMNS, total, strict=True):
         found[pair][figure] = x

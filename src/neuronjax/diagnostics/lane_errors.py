@@ -191,9 +191,7 @@ class LaneErrors:
         def errors(left: Lane | None, right: Lane | None) -> Errors | None:
             if left is None or right is None or not {left, right} <= {*lanes}:
                 return None
-            is_pair = left is self.actual and right is self.reference
-            is_seen = is_pair and self.perturbed is not None
-            return self._errors(left, right, views, value, is_seen)
+            return self._errors(left, right, views, value)
 
         # `base` comes first: `_errors` may replace the reference's array by the
         # baseline's equal array, so that the later comparisons find the same array.
@@ -228,20 +226,19 @@ class LaneErrors:
         if self.rounded is not None:
             self.rounded.arrays[number] = fed
 
-    def _errors(
-        self, left: Lane, right: Lane, views: Views, value: Value, is_seen: bool
-    ) -> Errors:
+    def _errors(self, left: Lane, right: Lane, views: Views, value: Value) -> Errors:
         """Return the errors of `value` in `left` against `right`. If bits are equal,
-        `left` may get the array of `right`. If `is_seen`, put distances in `asked`."""
+        `left` may get the array of `right`. If the walk has an observer, put distances
+        of the run from the reference in `asked`."""
         at, executor = views[left.side][value].buffer.number, left.side.executor
         ours = left.array(at)
         theirs = right.array(views[right.side][value].buffer.number)
         if ours is theirs:
             return Errors(elements=_size(value))
-        about = executor, value.type.dtype, is_seen
+        about = executor, value.type.dtype, self.perturbed is not None
         measured = functools.partial(_measured, ours, theirs, *about)
         errors, found = self.memory.once(about, [ours, theirs], measured)
-        if found is not None:
+        if found is not None and left is self.actual and right is self.reference:
             self.asked[value] = found
         if errors is None and not executor.is_wide:
             left.arrays[at] = theirs

@@ -1,6 +1,5 @@
 """Along which values an error came, by figures that a run might have shown."""
 
-
 import pytest
 
 import neuronjax as nj

@@ -25,10 +25,10 @@ from neuronjax.numerics.host_kernels.distance_kernel import (
     add_figures,
     blocks,
 )
-from neuronjax.numerics.host_kernels.figures import LANE_FIGURES, Lanes, Told
+from neuronjax.numerics.host_kernels.figures import LANE_FIGURES, Lanes
 
-#: Three results, three arrays for each of two operands, settings and figures.
-ARRAYS, IS_WIDE = 11, True
+#: Three results, three arrays for each of two operands, and figures.
+ARRAYS, IS_WIDE = 10, True
 #: The types of the run, the reference and the perturbed run.
 _KINDS = F32, F64, F64
 _SMALLEST, _SIGN, _SIZE = 0x00800000, 0x80000000, 0x7FFFFFFF
@@ -77,16 +77,22 @@ def _signs(c: Code, bits: Value) -> Value:
     return c.and_(bits, c.like(bits, _SIGN))
 
 
-def write(module: ir.Module, lanes: int, function: str, are_scalars: str) -> str:
+def write(
+    module: ir.Module,
+    lanes: int,
+    function: str,
+    are_scalars: str,
+    setting: Sequence[float],
+) -> str:
     """Return the module, as text. The arrays of its function are the results of the
     run, of the reference and of the perturbed run; the operands of each function, in
-    the same order; the settings (`Told`), and the figures (`LANE_FIGURES`), with which
-    those of the results are joined. `are_scalars` has "1" for an operand that is one
-    number, else "0"; a function of one operand ignores the second."""
+    the same order; and the figures (`LANE_FIGURES`), with which those of the results
+    are joined. `are_scalars` has "1" for an operand that is one number, else "0"; a
+    function of one operand ignores the second. `setting` has the numbers of `Told`."""
     c, arguments = array_function(module, ARRAYS)
     results, operands = arguments[:3], (arguments[3:6], arguments[6:9])
-    settings, figures, count = arguments[9:]
-    told = [c.read(F64, c.at(settings, s, 8), 8) for s in Told]
+    figures, count = arguments[9:]
+    told = [ir.Constant(F64, x) for x in setting]
     apply = functools.partial(_FUNCTIONS[function], c)
 
     def read(run: int, index: Value, width: int) -> list[Value]:
