@@ -18,6 +18,7 @@ import numpy as np
 
 import neuronjax as nj
 from neuronjax.capture import parsing
+from neuronjax.diagnostics import joint_execution
 from neuronjax.numerics import elementary
 from neuronjax.numerics.exact import opaque_zero
 from neuronjax.numerics.float_format import FORMATS
@@ -53,22 +54,37 @@ def beside_smallest() -> tuple[np.ndarray, np.ndarray]:
     return a.astype(np.float32), b.astype(np.float32)
 
 
-def flush() -> Named:
-    """Arithmetic whose results are about the smallest normal number."""
-    near, other = beside_smallest()
-    step = nj.jit(
-        lambda a, b: (a * b, a * b + a * b, a / b, a + b, a * b - a), policy="fp32"
-    )
-    names = ("product", "sum of products", "quotient", "sum", "difference")
-    pairs = {
-        "beside": (near, other),
+def pairs() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Operands whose results are about the smallest normal number, and others."""
+    return {
+        "beside": beside_smallest(),
         "small": (wild(1, (2**14,), -80, -40), wild(2, (2**14,), -80, -40)),
         "any": (wild(3, (2**14,), -126, 120), wild(4, (2**14,), -126, 120)),
         "subnormal": (wild(5, (999,), -149, -120), wild(6, (999,), -20, 60)),
     }
-    for kind, (a, b) in pairs.items():
+
+
+def flush() -> Named:
+    """Arithmetic whose results are about the smallest normal number."""
+    step = nj.jit(
+        lambda a, b: (a * b, a * b + a * b, a / b, a + b, a * b - a), policy="fp32"
+    )
+    names = ("product", "sum of products", "quotient", "sum", "difference")
+    for kind, (a, b) in pairs().items():
         for name, found in zip(names, step(a, b), strict=True):
             yield f"{name} of {kind}", found
+
+
+def lanes() -> Named:
+    """Operations that a comparison executes in all runs at once."""
+    for kind, operands in pairs().items():
+        wide = [x.astype(np.float64) for x in operands]
+        lanes = operands, wide, [x * 1.001 for x in wide]
+        for name in sorted(joint_execution._FUNCTIONS):
+            own = [*zip(*([*map(np.abs, x)] for x in lanes), strict=True)]
+            made = joint_execution._executed(name, own)
+            if made is not None:  # no sum of squares overflows
+                yield f"{name} of {kind}", made[:3]
 
 
 def sums() -> Named:
@@ -145,7 +161,7 @@ def steps() -> Named:
 
 PARTS: dict[str, Callable[[], Named]] = {
     part.__name__: part
-    for part in (flush, sums, goldens, vectors, casts, functions, steps)
+    for part in (flush, lanes, sums, goldens, vectors, casts, functions, steps)
 }
 
 

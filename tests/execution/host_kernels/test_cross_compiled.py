@@ -13,6 +13,7 @@ from neuronjax.execution.host_kernels import fold_kernel, patches, quantize, sca
 from neuronjax.execution.host_kernels.fold_kernel import FoldKind
 from neuronjax.numerics.host_kernels import (
     distance_kernel,
+    lane_kernel,
     least_kernel,
     nibbles,
     perturb_kernel,
@@ -37,6 +38,9 @@ KERNELS = {
     "nibbles": nibbles.write,
     "patches": patches.write,
     "distances": functools.partial(distance_kernel.write, asked=2**14 - 1, types="fd"),
+    "lanes": functools.partial(
+        lane_kernel.write, function="sqrt", are_scalars="01", setting=[0.5] * 6
+    ),
     "least": least_kernel.write,
     "perturbed": perturb_kernel.write,
     "quantize": functools.partial(
@@ -99,7 +103,7 @@ def test_loops_of_sums_are_vectors(name, machine):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_assembles(name, machine):
-    lanes = 2 if name in ("distances", "perturbed") else 4
+    lanes = 2 if name in ("distances", "lanes", "perturbed") else 4
     text = assembly(KERNELS[name], lanes, *MACHINES[machine])
     assert "fma" not in re.findall(r"\bbl\t(\S+)", text)  # no call of a library
 
