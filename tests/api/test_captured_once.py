@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,6 +85,15 @@ def test_static_arguments_without_a_hash_are_captured_anew():
     one, two = (step.captured(ones(3), [n]).program for n in (2, 3))
     assert one is not two
     assert f.calls == 2
+
+
+def test_arguments_are_not_kept():
+    step, x = nj.jit(lambda x: x * 2), jnp.ones(3)
+    step.captured(x)
+    freed = weakref.ref(x)
+    del x
+    gc.collect()
+    assert freed() is None
 
 
 def test_an_error_of_the_function_is_raised_each_time():

@@ -157,6 +157,7 @@ class _Kept:
         traced = bound.emulation.trace(bound.leaves)
         emulation = dataclasses.replace(bound.emulation, traced=traced)
         found = emulation.capture(bound.leaves)
+        bound = bound._replace(leaves=[])  # frees the arrays
         return cls(bound, traced, found, bound.out_tree(), with_parts(found.program))
 
     def is_of(self, bound: _Binding) -> bool:
