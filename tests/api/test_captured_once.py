@@ -1,4 +1,4 @@
-"""A function is captured once for arguments of the same types, as `jax.jit` does."""
+"""A function is not captured again while its arguments keep their types."""
 
 from __future__ import annotations
 
@@ -77,6 +77,41 @@ def test_static_arguments():
     assert programs[1] is programs[2]
     assert step.captured(ones(3), 3, extra="a").program is not programs[2]
     assert f.calls == 3
+
+
+@pytest.mark.parametrize("pair", [(2, 2.0), (1, True), (0, False)])
+def test_equal_static_arguments_of_two_types(pair):
+    step = nj.jit(lambda x, n: x + 1 if n is True else x * n, static_argnums=1)
+    x = np.arange(3, dtype=np.int32)
+    for n in pair:
+        [found] = step.captured(x, n).outputs
+        assert found.dtype == step(x, n).dtype
+    one, two = (step.captured(x, n).program.text() for n in pair)
+    assert one != two
+
+
+def test_clear_cache():
+    factor = [2.0]
+    step = nj.jit(f := counted(lambda x: x * factor[0]))
+    before = step.captured(ones(3)).program.text()
+    factor[0] = 5.0
+    assert step.captured(ones(3)).program.text() == before
+    step.clear_cache()
+    assert step.captured(ones(3)).program.text() != before
+    assert f.calls == 2
+
+
+def test_notes_are_those_of_the_call():
+    def host(x):
+        return jax.pure_callback(lambda x: np.asarray(x) * 2, x, x)
+
+    def branching(p, x):
+        return jax.lax.cond(p > 0, host, lambda x: x * 2, x)
+
+    compared = nj.compare(branching, policy=nj.Policy(callbacks="host"))
+    notes = [compared(np.float32(p), ones(3)).notes for p in (-1, 1, -1)]
+    assert notes[0] == notes[2] == ()
+    assert "host_call" in notes[1][0]
 
 
 def test_static_arguments_without_a_hash_are_captured_anew():

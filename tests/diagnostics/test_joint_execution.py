@@ -123,8 +123,9 @@ def test_a_repeated_number(name, one):
     assert check(name, *map(cut, triples((33, 40))))
 
 
-def test_two_repeated_numbers_are_left_to_numpy():
-    repeated = [[np.broadcast_to(x[0], x.shape) for x in y] for y in triples((9,))]
+@pytest.mark.parametrize("shape", [(9,), (1, 1)])
+def test_two_repeated_numbers_are_left_to_numpy(shape):
+    repeated = [[np.broadcast_to(x[0], shape) for x in y] for y in triples((9,))]
     with remembering():
         operands = [*zip(*repeated, strict=True)]
         assert joint_execution._executed("add", operands) is None

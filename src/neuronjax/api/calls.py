@@ -139,7 +139,7 @@ class Named(NamedTuple):
         all_names |= {positional[n] for n in chosen if n < count} & keywords
         return cls(tuple(sorted(chosen)), tuple(sorted(all_names)))
 
-    def split(self, args: tuple, kwargs: dict) -> tuple[tuple[tuple, dict], Rest]:
+    def split(self, args: tuple, kwargs: dict) -> tuple[tuple[tuple, dict], Selected]:
         """Return the arguments without the selected ones, and the selected ones."""
         kept = tuple(i for i in range(len(args)) if i not in self.numbers)
         dynamic_args = tuple(args[i] for i in kept)
@@ -147,27 +147,34 @@ class Named(NamedTuple):
         # Keep only selected arguments: tracers must not outlive the trace.
         static_args = tuple(None if i in kept else a for i, a in enumerate(args))
         static_kwargs = tuple((k, v) for k, v in kwargs.items() if k in self.names)
-        return (dynamic_args, dynamic_kwargs), Rest(kept, static_args, static_kwargs)
+        return (dynamic_args, dynamic_kwargs), Selected(
+            kept, static_args, static_kwargs
+        )
 
 
 @dataclass(frozen=True)
-class Rest:
-    """The arguments that `Named.split` takes out of a call, in their places.
+class Selected:
+    """The arguments that `Named.split` takes out of a call.
 
     Attributes:
-        kept: the positions of the other arguments.
-        args: the positional arguments of the call; None for the others.
-        kwargs: the keyword arguments, as pairs.
+        others: the positions of the positional arguments that were not taken out.
+        args: the positional arguments; None in place of each that was not taken out.
+        kwargs: the keyword arguments that were taken out, as pairs.
     """
 
-    kept: tuple[int, ...]
+    others: tuple[int, ...]
     args: tuple
     kwargs: tuple[tuple[str, Any], ...]
+
+    @property
+    def types(self) -> tuple[type, ...]:
+        """Return the types, since 2 and 2.0 are equal but give different programs."""
+        return tuple(map(type, (*self.args, *dict(self.kwargs).values())))
 
     def __call__(self, dynamic: tuple[tuple, dict]) -> tuple[tuple, dict]:
         """Return all arguments of a call whose other arguments are `dynamic`."""
         full = list(self.args)
-        for i, value in zip(self.kept, dynamic[0], strict=True):
+        for i, value in zip(self.others, dynamic[0], strict=True):
             full[i] = value
         return tuple(full), {**dict(self.kwargs), **dynamic[1]}
 

@@ -105,10 +105,12 @@ def compare(
     A saved program can be given too, as `against="golden/step.mlirbc"`. What the
     function writes into modules is compared if the saved program returns it as well.
 
-    As by `jax.jit`, the function is traced at the first call, and again only for
-    arguments of other types. Each op runs emulated and in the reference, both in
-    isolation (on the reference's values) and in accumulation (errors propagate). A
-    value is dropped after its last use, to save memory.
+    As under `jax.jit`, the function is traced at the first call, and again if the types
+    of the arguments, a static argument or a setting of JAX differ from those of the
+    previous call. Values that it closes over keep their first value. Each op runs
+    emulated and in the reference, both in isolation (on the reference's values) and in
+    accumulation (errors propagate). A value is dropped after its last use, to save
+    memory.
 
     Args:
         function: a function as for `jax.jit`, a function of `neuronjax.jit`, a program
@@ -161,10 +163,10 @@ def compare(
         asked = Asked.of(function, **setting, **static)
         return _edited(asked, against, tolerance or 0.0, rounding_seed, static)
     asked = Asked.of(function, target=target, policy=policy, **static)
-    is_policy, other = isinstance(reference, Policy), baseline and _resolved(baseline)
+    other = baseline and _resolved(baseline)
     if tolerance is None:
         tolerance = default_tolerance(asked.policy, reference)
-    # The sides keep what they know of the instructions for the next call.
+    # Keep the lowered programs and their executors for the next call.
     sides = functools.lru_cache(maxsize=1)(
         functools.partial(_sides, asked, rounding_seed, reference, other)
     )
@@ -182,7 +184,9 @@ def compare(
                     tolerance=tolerance,
                     baseline=third,
                     explain=explain,
-                    results=None if is_policy else output_names(captured),
+                    results=None
+                    if isinstance(reference, Policy)
+                    else output_names(captured),
                     names={
                         **asked.words,
                         "reference": label(reference),

@@ -1,7 +1,8 @@
 """`jit`: a JAX function, emulated.
 
-`jit(f)` is a `jax.jit` of three steps. The caches are those of JAX; besides, a function
-keeps its last captured program, as long as JAX keeps the trace.
+`jit(f)` is a `jax.jit` of three steps. JAX caches traces and compiled programs. A
+function also keeps its last captured program, and uses it again while JAX's cache
+returns the same trace.
 
     capture    f -> StableHLO for platform "neuron"            (neuronjax.capture)
     lower      StableHLO -> NeuronCore instructions            (neuronjax.lowering)
@@ -129,8 +130,8 @@ class _Binding(NamedTuple):
         leaves: the arguments, as flat arrays.
         out_tree: a function that returns the results' pytree structure after the
             emulation has been called.
-        about: the user's function, its static arguments, the pytree and the types of
-            the others, and the mesh.
+        about: the user's function, its static arguments and their types, the pytree and
+            the types of the other arguments, and the mesh.
     """
 
     emulation: Emulation
@@ -141,10 +142,11 @@ class _Binding(NamedTuple):
 
 @dataclass(frozen=True)
 class _Kept:
-    """The last captured call of a function, for a later call that JAX need not trace.
+    """The last captured call of a function, kept for later calls with the same trace.
 
-    As for `jax.jit`, the user's function is not called again for arguments of the same
-    types. JAX's cache decides, which knows every setting that changes a trace."""
+    The user's function, the static arguments, the types and the mesh must be equal.
+    JAX's cache, which knows the settings that change a trace, then decides whether the
+    old trace is still valid."""
 
     bound: _Binding
     traced: Traced
@@ -170,8 +172,8 @@ class _Kept:
 
 
 def _are_equal(a: Any, b: Any) -> bool:
-    """Return whether two values are equal; False if they cannot be compared, as static
-    arguments that hold arrays."""
+    """Return whether two values are equal. Return False if they cannot be hashed or
+    compared; static arguments that hold arrays are an example."""
     try:
         return hash(a) == hash(b) and a == b
     except (TypeError, ValueError):
@@ -349,6 +351,7 @@ class Emulated(Stateful):
 
     def clear_cache(self) -> None:
         """Clear the compiled programs, as for a function of `jax.jit`."""
+        self._kept = None
         self._jitted.clear_cache()  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
@@ -488,7 +491,7 @@ class Emulated(Stateful):
             policy=self.policy,
             around=around,
         )
-        about = called, rebuild, in_tree, tuple(types), around
+        about = called, rebuild, rebuild.types, in_tree, tuple(types), around
         leaves = [*map(on_every_device, arrays)]
         return _Binding(emulation, leaves, lambda: found[0], about)
 

@@ -137,8 +137,8 @@ class Traced:
         names: Sequence[str],
         number: int | None = None,
     ) -> Traced:
-        """Trace `function(*types)`, whose result may be any pytree of arrays. `number`
-        is that of an earlier capture whose trace JAX may reuse.
+        """Trace `function(*types)`, whose result may be any pytree of arrays. With
+        the `number` of an earlier capture, JAX may return the trace of that capture.
 
         Raises:
             UnsupportedError: 64-bit floats, or complex numbers of them.

@@ -297,6 +297,10 @@ def compare_sides(
     divergence is searched for. `results` are the names of main's results; None means
     that no faults are searched for. `names` has further fields of `Comparison`."""
     start = time.perf_counter()
+    executors = [side.executor for side in (reference, baseline) if side]
+    wide = [each for each in executors if isinstance(each, Reference64)]
+    for each in wide:  # an earlier comparison may have had the same sides
+        each.kept_in_float32.clear()
     recorder = ErrorRecorder(tolerance)
     witness = None if results is None else _witness(setting.program, actual)
     stage = f"comparing with {names['reference']}"
@@ -339,8 +343,6 @@ def compare_sides(
             causes=tuple(sorted((records[c] for c in causes), key=lambda r: r.number)),
             verified=is_verified,
         )
-    sides = (reference, baseline) if baseline else (reference,)
-    wide = [s.executor for s in sides if isinstance(s.executor, Reference64)]
     kept = ", ".join(sorted({name for each in wide for name in each.kept_in_float32}))
     note = f"errors of {kept} are not shown: the reference runs these ops in FP32 too"
     return Comparison(

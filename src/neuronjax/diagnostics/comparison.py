@@ -360,8 +360,8 @@ def result_errors(path: str, result: Seen) -> dict[str, Any]:
 
 
 def _percentile99(x: np.ndarray) -> float:
-    """Return `np.percentile(x, 99)`; if a sample tells which elements are among the
-    largest, only these are sorted."""
+    """Return `np.percentile(x, 99)`. A sample gives a lower bound of the percentile;
+    usually only the elements above this bound are searched."""
     x = x.ravel(order="K")
     top = x[x >= np.percentile(x[:: 1 + x.size // _SAMPLED], 98)]
     rank = 0.99 * (x.size - 1) - (x.size - top.size)

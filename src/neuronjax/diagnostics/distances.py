@@ -77,7 +77,7 @@ def figures(
         if _includes(of, setting):
             return found
     found = measured_now()
-    if actual.size > BLOCK_ELEMENTS:  # measuring fewer again takes less time
+    if actual.size > BLOCK_ELEMENTS:  # a smaller one is measured faster than remembered
         remember(actual, reference, setting, found)
     return found
 
@@ -113,9 +113,10 @@ _KNOWN: ContextVar[dict[tuple[int, int], tuple[list, list]] | None] = ContextVar
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
-    """Measure each pair of large arrays only once inside this context. Arrays must not
-    be written to inside the context. This saves time in a loop, which passes most
-    arrays on to its next iteration."""
+    """Remember the distances of pairs of arrays inside this context, so that large
+    arrays are not measured again for the same settings. Arrays must not be written to
+    inside the context. This saves time in a loop, which passes most arrays on to its
+    next iteration."""
     known = _KNOWN.get()
     before = _KNOWN.set({} if known is None else known)
     try:
@@ -157,7 +158,7 @@ def distances(
 
 
 def completed(totals: Mapping[Any, float]) -> Figures:
-    """Return totals of finite numbers, with the figures that are 0 or known by them."""
+    """Return totals of finite numbers and the other figures, which follow from them."""
     return {**_NOTHING, **totals, Broken.KNOWN2: totals[Distance.REFERENCE2]}
 
 

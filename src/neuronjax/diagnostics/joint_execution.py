@@ -1,8 +1,8 @@
 """The execution of an elementwise op in all lanes of a comparison by one kernel.
 
-Separate lanes read large arrays from memory once for each lane and each distance, and
-that takes most of the time of a comparison. The kernel has the bits of the separate
-lanes. Memory bounds its speed, so that a second thread would not help.
+Separate lanes read a large array again for each lane and each distance, and these
+reads take most of the time of a comparison. The results of the kernel have the bits of
+separate lanes. The speed of memory limits the kernel: a second thread would not help.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def executed_together(
     [i], [j] = ours, theirs
     pairs = (run, i), (reference, j), (moved, j)
     operands = [*zip(*(x.held(of.operands) for x, of in pairs), strict=True)]
-    fed = zip(isolated.held(i.operands), operands, strict=True)
-    if not all(isinstance(x, Fed) and x.array is exact for x, (_, exact, _) in fed):
-        return None
+    for fed, (_, exact, _) in zip(isolated.held(i.operands), operands, strict=True):
+        if not (isinstance(fed, Fed) and fed.array is exact and fed.dtype == _FLOAT32):
+            return None
     made = _executed(function, operands)
     if made is None:
         return None
@@ -91,19 +91,19 @@ def _function(signed: SignedInstruction) -> str | None:
 def _executed(
     function: str, operands: Sequence[Sequence[Any]]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Errors] | None:
-    """Return the results in the run, the reference and the perturbed reference, in
-    which `operands` has each operand, and the errors on the reference's operands.
-    Return None if sums of squares are not finite, or if every operand is one number
-    that is repeated."""
+    """Return the results of the run, the reference and the perturbed reference, and the
+    errors on the reference's operands. `operands` has, for each operand, its arrays in
+    these three runs. Return None if sums of squares are not finite, or if every operand
+    is one number that is repeated."""
     given = [[*map(np.asarray, x)] for x in operands]
     are_one = [not any(any(y.strides) for y in x) for x in given]
     if all(are_one):
-        if given[0][1].size > 1:
+        if any(x[1].ndim for x in given):
             return None
         are_one = [False] * len(given)
     whole = (x[1] for x, is_one in zip(given, are_one, strict=True) if not is_one)
     example = min(whole, key=lambda x: x.strides.count(0))
-    # Elements are read and written in their order in memory.
+    # Read and write the elements in the order that `example` has in memory.
     order = [*range(example.ndim)]
     if not example.flags.c_contiguous:
         order.sort(key=lambda n: -example.strides[n])

@@ -91,7 +91,7 @@ class LaneErrors:
         pairs = self.isolated.side.program.main.arguments, theirs.main.arguments
         for array, ours, buffer in zip(arguments, *pairs, strict=True):
             fed = Fed(executor, self.reference.arrays[buffer.number], buffer.type.dtype)
-            fed.given, fed.entered = array, fed.array  # the reference rounds nothing
+            fed.given, fed.entered = array, fed.array  # rounding would change nothing
             self.isolated.arrays[ours.number] = fed
             if self.rounded is not None:
                 self.rounded.arrays[buffer.number] = fed
@@ -153,8 +153,8 @@ class LaneErrors:
         alone: Errors | None,
     ) -> Compared:
         """Return the errors of `op`; store the reference's results in `isolated` and
-        `rounded`, which compute the next ops from them. `alone` are the errors on the
-        reference's operands, if they are known."""
+        `rounded`, which compute the next ops from them. `alone` has the errors on
+        the reference's operands, or is None if they are not known yet."""
         total = Compared()
         self.asked.clear()
         is_known = moves or alone is not None

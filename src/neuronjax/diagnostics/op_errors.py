@@ -20,7 +20,7 @@ from neuronjax.diagnostics.distances import Broken, Figures, figures
 from neuronjax.numerics.host_kernels.figures import Distance, Told
 
 
-class Errors(NamedTuple):  # made faster than a dataclass, several times for each op
+class Errors(NamedTuple):  # several for each op; a dataclass takes longer to make
     """The errors of some elements against their reference.
 
     A ULP is the spacing of the declared format (1 for integers) at the larger of the

@@ -202,7 +202,8 @@ class ParallelWalk(OpWalk):
         moves = not self._replaced and all(b.moves(spans, lanes) for b in bundles)
         alone = None
         if len(bundles) == 1 and not (repeats or moves or self._replaced):
-            # In a loop, separate lanes reuse results of small arrays; see `turns`.
+            # In a loop, small arrays are left to separate lanes, which reuse results of
+            # the previous iteration; see `turns`.
             least = KEPT + 1 if self.position.iterations else 1
             alone = executed_together(bundles[0], spans, lanes, least)
         for name, row in rows.items() if alone is None else ():

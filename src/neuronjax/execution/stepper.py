@@ -34,7 +34,8 @@ class Stepper:
     """Executes instructions op by op, with the bits of a run.
 
     The caller derives the keys of stochastic rounding as the interpreter does, with
-    `fold`, and lets NumPy ignore Inf and NaN, with `np.errstate`.
+    `fold`. It also executes inside `np.errstate(all="ignore")`, since Inf and NaN are
+    results like others.
 
     Attributes:
         first_key: the key of main's instructions.

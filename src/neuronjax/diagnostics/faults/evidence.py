@@ -103,13 +103,13 @@ def absorbed(
 
 
 def _stays(
-    stays: np.ndarray, addend: np.ndarray, finite: np.ndarray | None = None
+    stays: np.ndarray, addend: np.ndarray, total: np.ndarray | None = None
 ) -> tuple[float, float]:
     if not stays.any():  # most arrays end here
         return 0.0, 0.0
     hits = stays & (addend != 0)
-    if finite is not None:
-        hits &= np.isfinite(finite)
+    if total is not None:
+        hits &= np.isfinite(total)
     if not hits.any():
         return 0.0, 0.0
     left_out = norm(np.where(hits, wide(addend), 0.0)) / math.sqrt(addend.size)

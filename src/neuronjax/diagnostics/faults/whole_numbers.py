@@ -65,8 +65,9 @@ def outside(op: Op, operands: Sequence[Seen], result: Seen) -> np.ndarray:
     """Return a mask of the integer results of an op outside the range of their type;
     for a scatter, the number of these results.
 
-    For floats, and for ops that read uint32 or uint64 or make them from other integers,
-    return `NOT_COUNTED`: hashes and random number generators wrap around on purpose.
+    Return `NOT_COUNTED` for floats and for ops without a rule. Return it also for ops
+    that read uint32 or uint64, or make them from other integers, because hashes and
+    random number generators wrap around on purpose.
     """
     dtype = np.dtype(result.dtype)
     rule = _RULES.get(op.name)

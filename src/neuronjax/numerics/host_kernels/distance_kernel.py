@@ -22,7 +22,8 @@ from neuronjax.numerics.host_kernels.compiled import (
 from neuronjax.numerics.host_kernels.figures import COUNTS, MAXIMA, Distance, Told
 
 ARRAYS, IS_WIDE = 4, True
-#: Numbers whose figures are added up before they are added to those of others.
+#: The number of elements of a block, whose figures are summed before they are added to
+#: the total.
 _BLOCK = 8192
 _EXPONENT = 0x7FF0 << 48
 #: The bits of a power of two plus those of its reciprocal, if both are normal.
@@ -68,7 +69,7 @@ def add_figures(
 ) -> None:
     """Add the figures of a block to those in the array `figures`, which are FP64
     numbers. `pair_at` returns the numbers and the references at an index, as vectors of
-    some lanes or, for 0 lanes, one number each; `told` has the settings."""
+    some lanes or, for 0 lanes, as single numbers. `told` has the settings."""
     start, size = block
 
     def step(index: Value, width: int, sums: list[Value]) -> list[Value]:

@@ -58,14 +58,14 @@ ASKED_BY = {
 class Lanes(IntEnum):
     """The pairs of runs whose distances the lane kernel measures: the reference on
     perturbed data against the reference; the run against the reference; the program on
-    the reference's operands, rounded, against the reference on the same operands."""
+    the reference's operands, rounded to FP32, against FP64 arithmetic on these."""
 
     MOVED = 0
     RUN = 1
     ALONE = 2
 
 
-#: The results of the lane kernel: the distances of each pair of runs.
+#: The distances that the lane kernel measures for each pair of runs.
 LANE_FIGURES = {
     Lanes.MOVED: [Distance.ERROR2, Distance.REFERENCE2],
     Lanes.RUN: [*Distance],

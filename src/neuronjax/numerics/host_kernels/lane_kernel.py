@@ -27,7 +27,7 @@ from neuronjax.numerics.host_kernels.distance_kernel import (
 )
 from neuronjax.numerics.host_kernels.figures import LANE_FIGURES, Lanes
 
-#: Three results, three arrays for each of two operands, and figures.
+#: The arrays are three results, three arrays for each of two operands, and figures.
 ARRAYS, IS_WIDE = 10, True
 #: The types of the run, the reference and the perturbed run.
 _KINDS = F32, F64, F64
@@ -85,10 +85,10 @@ def write(
     setting: Sequence[float],
 ) -> str:
     """Return the module, as text. The arrays of its function are the results of the
-    run, of the reference and of the perturbed run; the operands of each function, in
-    the same order; and the figures (`LANE_FIGURES`), with which those of the results
-    are joined. `are_scalars` has "1" for an operand that is one number, else "0"; a
-    function of one operand ignores the second. `setting` has the numbers of `Told`."""
+    run, of the reference and of the perturbed run; the first operand in these runs,
+    then the second; and the figures (`LANE_FIGURES`), to which the kernel adds its own.
+    `are_scalars` has "1" for an operand that is one number, else "0"; a function of one
+    operand ignores the second. `setting` has the numbers of `Told`."""
     c, arguments = array_function(module, ARRAYS)
     results, operands = arguments[:3], (arguments[3:6], arguments[6:9])
     figures, count = arguments[9:]
