@@ -108,8 +108,7 @@ def _number(text: str, dtype: np.dtype) -> Any:
 
 
 def _coded(code: re.Match[str], dtype: np.dtype) -> Any:
-    bits = np.array(int(code.group(1), 16), f"uint{dtype.itemsize * 8}")
-    return bits.view(dtype)[()]
+    return np.array(int(code.group(1), 16), f"uint{dtype.itemsize * 8}").view(dtype)[()]
 
 
 def _scalar(attribute: Any, dtype: np.dtype) -> Any:

@@ -278,8 +278,7 @@ def decode_location(location: Any) -> Location:
             break
     found = own or innermost or _Frame("", "", 0)
     functions = tuple(filter(None, map(_named, reversed(inside))))
-    callers = tuple(lines)[1:]
-    return Location(scope, found.file, found.line, functions, callers=callers)
+    return Location(scope, found.file, found.line, functions, callers=tuple(lines)[1:])
 
 
 @cache

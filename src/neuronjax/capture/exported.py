@@ -92,8 +92,7 @@ class Table:
             malformed(f"it has more than {MOST_TABLES} tables")
         self._buffer = buffer
         self._at = at
-        back = int.from_bytes(buffer.slice(at, 4), "little", signed=True)
-        self._vtable = at - back
+        self._vtable = at - int.from_bytes(buffer.slice(at, 4), "little", signed=True)
         self._vtable_bytes = buffer.unsigned(self._vtable, 2)
 
     def _field(self, slot: int) -> int | None:

@@ -42,8 +42,7 @@ def refusal(closed_jaxpr: Any, error: Exception) -> errors.NeuronJaxError:
         return named
     match = re.search(r"primitive '([^']+)'", text)
     wanted = f"^{re.escape(match[1])}$" if match else _TRANSFERS
-    located = equations(jaxpr)
-    hits = (hit for hit in located if re.search(wanted, str(hit[0].primitive)))
+    hits = (hit for hit in equations(jaxpr) if re.search(wanted, str(hit[0].primitive)))
     equation, source = next(hits, (None, None))
     if equation is None:
         remedy = "move what the message names out of the emulated function"

@@ -358,6 +358,5 @@ def _words(x: jax.Array) -> jax.Array:
 def _from_words(words: jax.Array, dtype: Any) -> jax.Array:
     if dtype == jnp.bool_:
         return words.astype(jnp.bool_)
-    bits = jax.dtypes.itemsize_bits(dtype)
-    word = jnp.dtype(f"uint{bits}")
+    word = jnp.dtype(f"uint{jax.dtypes.itemsize_bits(dtype)}")
     return lax.bitcast_convert_type(words.astype(word), dtype)

@@ -115,8 +115,7 @@ class _Members:
         length, n = x.shape[at], self.size
         fault = f"{length} elements of a dimension do not form {n} equal parts"
         _check(self._instruction, fault if length % n else "", f"use a multiple of {n}")
-        part = length // n
-        x = lax.reshape(x, (*x.shape[:at], self.size, part, *x.shape[at + 1 :]))
+        x = lax.reshape(x, (*x.shape[:at], self.size, length // n, *x.shape[at + 1 :]))
         return jnp.moveaxis(x, at, 2)
 
     def returned(self, x: jax.Array) -> jax.Array:
@@ -127,8 +126,7 @@ class _Members:
     def to_all(self, x: jax.Array) -> jax.Array:
         """Give each device its group's array: [groups, *local] to [devices, *local]."""
         shape = (self.count, self.size, *x.shape[1:])
-        axes = (0, *range(2, len(shape)))
-        return self.returned(lax.broadcast_in_dim(x, shape, axes))
+        return self.returned(lax.broadcast_in_dim(x, shape, (0, *range(2, len(shape)))))
 
 
 def _rows(x: jax.Array, rows: np.ndarray) -> jax.Array:

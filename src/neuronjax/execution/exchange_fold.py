@@ -80,8 +80,7 @@ def _in_order(x: jax.Array, plan: FoldPlan) -> jax.Array:
         if np.array_equal(order[0], np.arange(plan.ranks)):
             return x
         return x.at[order[0]].get(mode="promise_in_bounds")
-    chunks = np.arange(plan.chunks)
-    x = x.at[:, order.T, chunks].get(mode="promise_in_bounds")
+    x = x.at[:, order.T, np.arange(plan.chunks)].get(mode="promise_in_bounds")
     return jnp.moveaxis(x, 1, 0)
 
 

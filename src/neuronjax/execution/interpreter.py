@@ -276,8 +276,7 @@ class Interpretation:
         def iteration(state: tuple) -> tuple:
             counter, observed, *carry = state
             inner = fold(key, counter) if self.stochastic else key
-            run = functools.partial(body, carry, inner)
-            out, more = self.accumulator.apart(run)
+            out, more = self.accumulator.apart(functools.partial(body, carry, inner))
             return (counter + jnp.uint32(1), observed.with_more(more), *out)
 
         def with_condition(state: tuple) -> tuple:

@@ -387,10 +387,7 @@ def all_reduced(
     x = lax.reshape(x, (x.shape[0], chunks, length))
     x = real.exchanged(filled(x, real.share_of(length) * real.count), 2, 0)
     total = _in_slices(x, reduce)
-    if total.ndim == 2:
-        total = real.everyone(total, 1)
-    else:
-        total = real.exchanged(total, 0, 2)
+    total = real.everyone(total, 1) if total.ndim == 2 else real.exchanged(total, 0, 2)
     lead = total.shape[:-2]
     total = lax.reshape(total[..., :length], (*lead, chunks * length))
     return lax.reshape(total[..., :count], (*lead, *local))

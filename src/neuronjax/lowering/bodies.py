@@ -72,8 +72,7 @@ class _Inliner:
     values: dict[Value, Value]
 
     def region(self, region: Region) -> Region:
-        arguments = tuple([self._fresh(v) for v in region.arguments])
-        return self._body(region, arguments)
+        return self._body(region, tuple([self._fresh(v) for v in region.arguments]))
 
     def _body(self, region: Region, arguments: tuple[Value, ...]) -> Region:
         ops = tuple([new for op in region.ops for new in self._op(op)])

@@ -67,15 +67,12 @@ def real_indices(program: Program, indices: Iterable[int]) -> frozenset[int]:
 
 
 def _check(program: Program, sdk: str) -> None:
+    ops = [(op.name, op.location, op.results + op.operands) for op in program.walk()]
+    main = ("func.func", Location(), program.entry.body.arguments)
     sites = [
-        (op.name, op.location, value.type.dtype)
-        for op in program.walk()
-        for value in (*op.results, *op.operands)
-        if is_complex(value)
-    ]
-    sites += [
-        ("func.func", Location(), value.type.dtype)
-        for value in program.entry.body.arguments
+        (name, location, value.type.dtype)
+        for name, location, values in (*ops, main)
+        for value in values
         if is_complex(value)
     ]
     # A value of the widest complex dtype.

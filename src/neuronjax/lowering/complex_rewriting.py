@@ -208,8 +208,7 @@ def _broadcasting(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None
         return Pair(re, im)
 
     formula = FORMULAS[op.name.replace("chlo.broadcast_", "stablehlo.")]
-    result = formula(*map(spread, op.operands))
-    rewriting.bind(op.results[0], result, builder)
+    rewriting.bind(op.results[0], formula(*map(spread, op.operands)), builder)
 
 
 def _compare(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
@@ -229,8 +228,7 @@ def _four_products(rewriting: ComplexRewriting, op: Op, builder: Builder) -> Non
     def product(i: int, j: int) -> Real:
         lhs, rhs = op.operands
         operands = (rewriting.part(lhs, i), rewriting.part(rhs, j))
-        shape = result.type.shape
-        return builder.apply(op.name, operands, shape, FLOAT, op.attributes)
+        return builder.apply(op.name, operands, result.type.shape, FLOAT, op.attributes)
 
     re = product(0, 0) - product(1, 1)
     im = product(0, 1) + product(1, 0)
@@ -251,8 +249,7 @@ def _constant(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _iota(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    shape = op.results[0].type.shape
-    re = builder.apply(op.name, (), shape, FLOAT, op.attributes)
+    re = builder.apply(op.name, (), op.results[0].type.shape, FLOAT, op.attributes)
     rewriting.bind(op.results[0], Pair(re, re.like(0.0)), builder)
 
 
@@ -262,8 +259,7 @@ def _convert(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     if not is_complex(result):
         builder.emit(op.name, (re,), op.results, op.attributes)
         return
-    shape = result.type.shape
-    converted = builder.apply(op.name, (re,), shape, FLOAT, op.attributes)
+    converted = builder.apply(op.name, (re,), result.type.shape, FLOAT, op.attributes)
     im = converted.like(0.0)
     if is_complex(source):
         im = Real(rewriting.part(source, 1), builder)

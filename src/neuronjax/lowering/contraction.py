@@ -66,8 +66,7 @@ def dot_general(op: Op, context: Context) -> Instructions:
 @lowers("stablehlo.dot")
 def dot(op: Op, context: Context) -> Instructions:
     """Contract the last axis of lhs with the first of rhs (vectors or matrices)."""
-    last = len(op.operands[0].type.shape) - 1
-    dimensions = DotDimensions((), (), (last,), (0,))
+    dimensions = DotDimensions((), (), (len(op.operands[0].type.shape) - 1,), (0,))
     yield from contract(op, context, dimensions, context.results(op)[0])
 
 

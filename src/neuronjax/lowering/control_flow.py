@@ -55,8 +55,7 @@ def case(op: Op, context: Context) -> Instructions:
 @lowers("func.call", "stablehlo.composite")
 def call(op: Op, context: Context) -> Instructions:
     callee, results = _callee(op, context)
-    ordinal = context.new_ordinal()
-    yield context.whole(op, Call, "sync", ordinal=ordinal, callee=callee)
+    yield context.whole(op, Call, "sync", ordinal=context.new_ordinal(), callee=callee)
     context.facts.update(zip(op.results, results, strict=True))
 
 
@@ -84,8 +83,7 @@ def _callee(op: Op, context: Context) -> tuple[str, tuple[Facts, ...]]:
     if shared.tracks_provenance:
         key = (name, shared.mesh, scope, arguments, caller.part)
     if key not in shared.callees:
-        function = shared.program.functions[name]
-        body = function.body
+        body = shared.program.functions[name].body
         child = Context(shared, prefix=scope, caller=caller)
         child.facts.update(zip(body.arguments, arguments, strict=True))
         with _placed_at(op):

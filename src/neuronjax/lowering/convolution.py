@@ -68,8 +68,7 @@ def convolution(op: Op, context: Context) -> Instructions:
     dimensions = DotDimensions((0,), (0,), (2,), (1,))
     lhs, rhs = (o._replace(view=View(b)) for o, b in ((lhs, patches), (rhs, kernel)))
     if is_integer:
-        views = (lhs.view, rhs.view)
-        yield integer_matmul(op, context, views, dimensions, product)
+        yield integer_matmul(op, context, (lhs.view, rhs.view), dimensions, product)
     else:
         sizes = dimensions.sizes(patches.type.shape, kernel.type.shape)
         held = conv.sizes_side_by_side(sizes, side_by_side)

@@ -163,8 +163,7 @@ def _side_by_side(context: Context, parts: list[View], axis: int, k_tile: int) -
     """Join parts [.., K, ..] along K: the first tile of each part, then the second."""
     tiled = []
     for part in parts:
-        k = part.type.shape[axis]
-        tiles = -(-k // k_tile)
+        tiles = -(-part.type.shape[axis] // k_tile)
         padded = moves.zero_padded(context, part, axis, tiles * k_tile)
         shape = padded.type.shape
         split = (*shape[:axis], tiles, k_tile, *shape[axis + 1 :])

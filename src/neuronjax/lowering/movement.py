@@ -151,5 +151,4 @@ def _scatter_block(op: Op, context: Context, numbers: tuple) -> Instructions:
 
 @lowers("stablehlo.rng_bit_generator")
 def rng_bit_generator(op: Op, context: Context) -> Instructions:
-    algorithm = op.attributes["rng_algorithm"]
-    yield context.whole(op, Rng, "gpsimd", algorithm=algorithm)
+    yield context.whole(op, Rng, "gpsimd", algorithm=op.attributes["rng_algorithm"])

@@ -81,8 +81,7 @@ def from_psum(
     float32 scalars by which they are multiplied; `psum` overrides the policy's dtype of
     sums."""
     if psum is None:
-        wanted = context.policy.psum_dtype
-        psum = check_psum(context, wanted, 'psum_dtype="float32"')
+        psum = check_psum(context, context.policy.psum_dtype, 'psum_dtype="float32"')
     dtypes = [psum, *[np.dtype(np.float32)] * len(scales)]
     if dtypes[-1] == result.type.dtype:
         dtypes.pop()

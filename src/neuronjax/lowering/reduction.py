@@ -47,8 +47,7 @@ def _combiner(op: Op) -> str | None:
 
 def _with_body(op: Op, context: Context, cls: type, **fields: Any) -> Instructions:
     (body,), captured = bodies.lowered_bodies(op.regions, context)
-    arguments = op.regions[0].arguments
-    operands = bodies.promoted(context, context.operands(op), arguments)
+    operands = bodies.promoted(context, context.operands(op), op.regions[0].arguments)
     yield context.make(
         cls,
         (*operands, *captured),
@@ -96,8 +95,7 @@ def _simple(
     dtype = op.results[0].type.dtype
     path = integer_path(context, op_name, dtype)
     fields |= {"op": op_name, "integer_path": path}
-    engine = engine_of(dtype, path=path)
-    return context.whole(op, cls, engine, rounds=True, **fields)
+    return context.whole(op, cls, engine_of(dtype, path=path), rounds=True, **fields)
 
 
 def running_axis(shape: tuple[int, ...], window: Window) -> tuple[int | None, bool]:

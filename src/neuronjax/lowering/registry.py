@@ -94,8 +94,7 @@ def lower_by_op(
 def _lowered(
     shared: ProgramContext, policy: Policy, cotangents: frozenset[int]
 ) -> InstructionProgram:
-    context = shared.entry(cotangents)
-    main = lower_region(shared.program.entry.body, context)
+    main = lower_region(shared.program.entry.body, shared.entry(cotangents))
     return InstructionProgram(
         main,
         shared.functions,

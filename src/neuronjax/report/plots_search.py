@@ -101,8 +101,7 @@ def draw_search(
     axes.scatter(*_places([found], size, scale), zorder=4, linewidths=0, **look)
     _draw_limit(axes, "tolerance", scale.place(tolerance), "bottom")
     if margin > 1 and tolerance:
-        name = f"tolerance / {margin:g} (margin)"
-        _draw_limit(axes, name, tolerance / margin, "top")
+        _draw_limit(axes, f"tolerance / {margin:g} (margin)", tolerance / margin, "top")
     axes.ticklabel_format(axis="x", useOffset=False)
     axes.set_xlabel(f"predicted time, {unit}")
     axes.set_ylabel(metric)

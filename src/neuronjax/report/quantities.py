@@ -65,6 +65,4 @@ def _three(value: float) -> str:
 
 def percent(share: float) -> str:
     """Return a share as text: "12.3 %" for 0.123."""
-    if 0 < share < 0.0005:
-        return "<0.1 %"
-    return f"{100 * share:.1f} %"
+    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"

@@ -87,8 +87,7 @@ def rng(i: Rng, x: Sequence[jax.Array], r: Registers) -> Arrays:
     """Return a new state, and random bits by Philox or threefry, whose integer
     algorithms XLA defines exactly."""
     state, bits = i.results
-    key = x[0]
-    words = lax.bitcast_convert_type(key, jnp.uint32).reshape(-1)
+    words = lax.bitcast_convert_type(x[0], jnp.uint32).reshape(-1)
     new_key, out = lax.rng_bit_generator(
         words,
         bits.type.shape,

@@ -59,17 +59,13 @@ def execute(
 def write(x: jax.Array, instruction: Instruction, registers: Registers) -> jax.Array:
     """Round a float32 result once, to the instruction's format and by its rounding."""
     dtype = instruction.results[0].type.dtype
-    rounding = instruction.rounding
-    bits = None
+    rounding, overflow = instruction.rounding, instruction.overflow
+    options: dict[str, Any] = dict(rounding=rounding, overflow=overflow)
     if rounding == "stochastic":
-        bits = random_bits(x.shape, registers.key)
-    options: dict[str, Any] = dict(
-        rounding=rounding, overflow=instruction.overflow, random_bits=bits
-    )
+        options["random_bits"] = random_bits(x.shape, registers.key)
     if instruction.write_format is not None:
         x = round_to_format(x, get_format(instruction.write_format), **options)
-        options["random_bits"] = None
-        options["rounding"] = "rne"
+        options = dict(overflow=overflow)
     elif dtype == jnp.float32:
         return seal(x, registers.zero)
     return x if dtype == jnp.float32 else cast(x, get_format(dtype), **options)

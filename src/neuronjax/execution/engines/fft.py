@@ -261,8 +261,7 @@ def _bluestein(x: Parts, zero: jax.Array) -> Blocks:
     signal = each(lambda a: lax.pad(a, blank, padding), signal)
     # The same function is called twice with the same shape, so it is compiled once.
     transform = own_kernel(lambda re, im, zero: _middle_axis((re, im), zero))
-    constants = kernel_spectrum(q, size)
-    kernel = tuple([jnp.asarray(a[:, None]) for a in constants])
+    kernel = tuple([jnp.asarray(a[:, None]) for a in kernel_spectrum(q, size)])
     spectrum = product(transform(*signal, zero), kernel, zero)
     total = transform(*spectrum[::-1], zero)[::-1]
     total = each(lambda a: seal(a[:, :q] * np.float32(1 / size), zero), total)

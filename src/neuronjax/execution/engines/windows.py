@@ -171,8 +171,7 @@ def tensor_tensor_scan(
 def scan_block(i: ScanBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
     count = (len(x) - i.captures) // 2
     body = on_elements(i.body, x[2 * count :], r)
-    inits = x[count : 2 * count]
-    return _running_fold(x[:count], inits, i.axis, i.reverse, body)
+    return _running_fold(x[:count], x[count : 2 * count], i.axis, i.reverse, body)
 
 
 def _running_fold(

@@ -83,8 +83,7 @@ def _readable(x: Matrix) -> Matrix:
 
 @functools.cache
 def _table(name: str) -> np.ndarray:
-    dtype = FORMATS[name].dtype
-    return np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
+    return np.arange(256, dtype=np.uint8).view(FORMATS[name].dtype).astype(np.float32)
 
 
 def _plan(

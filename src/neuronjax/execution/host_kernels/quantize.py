@@ -55,8 +55,7 @@ def quantize(
     `rule` is one of `mx_scales.BOUNDED`."""
     axis %= x.ndim
     before, k, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-    rows = x.reshape(prod(before), k, prod(after))
-    codes, scales = _of_rows(rows, element, rule)
+    codes, scales = _of_rows(x.reshape(prod(before), k, prod(after)), element, rule)
     return codes.reshape(x.shape), scales.reshape(*before, -(-k // BLOCK), *after)
 
 

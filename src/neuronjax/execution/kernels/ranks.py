@@ -140,8 +140,7 @@ class RankedMachine:
         # NumPy indexes rows without compiling anything.
         arrays, registers = list(map(np.asarray, arrays)), np.asarray(registers)
         for rank, (machine, call) in enumerate(zip(self.machines, calls, strict=True)):
-            own = [array[rank] for array in arrays]
-            machine.finish(call, own, registers[rank])
+            machine.finish(call, [array[rank] for array in arrays], registers[rank])
 
     def read(self, access: Access) -> np.ndarray:
         return np.stack([machine.read(access) for machine in self.machines])

@@ -183,8 +183,7 @@ def fresh(pool: SlotPool, memory: FreshMemory = USUAL_MEMORY) -> jax.Array:
     value = np.array(filled, dtype.numeric)
     if dtype.is_float:
         value = value.view(dtype.carrier)
-    total = int(np.prod(pool.shape))
-    return jnp.full((pool.slots, total), value.astype(dtype.carrier))
+    return jnp.full((pool.slots, int(np.prod(pool.shape))), value.astype(dtype.carrier))
 
 
 def argument_value(plan: KernelPlan, argument: int, state: State) -> jax.Array:
@@ -202,8 +201,7 @@ def run_nodes(
     """Execute one instance of every node; `state` is changed in place."""
     for node, later in zip(nodes, _used_later(nodes), strict=True):
         if isinstance(node.kind, KernelStep):
-            row = _row(node, instance, c.zero)
-            steps.execute(node.kind, row, state, c, later)
+            steps.execute(node.kind, _row(node, instance, c.zero), state, c, later)
         elif isinstance(node.kind, Repeat):
             _run_repeat(node, instance, state, c)
         elif isinstance(node.kind, Dispatch):

@@ -124,8 +124,7 @@ class _BoundFinder(DataFlow[_Clipped]):
         before = value.buffer.number if given.before is None else given.before
         others = given.bounds if given.before is None else frozenset()
         magnitudes = given.numbers.union(*(map(abs, found) for found in numbers))
-        bounds = others | {(id(i), before)}
-        return _Clipped(bounds, magnitudes, given.rounded, before)
+        return _Clipped(others | {(id(i), before)}, magnitudes, given.rounded, before)
 
     def _moved(self, i: Instruction, given: _Clipped) -> _Clipped:
         written = np.dtype(i.results[0].type.dtype)

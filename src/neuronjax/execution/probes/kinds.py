@@ -104,8 +104,7 @@ def _chosen(program: InstructionProgram) -> set[int]:
     handed: list[tuple[int, int]] = []
     for i in program.walk():
         if isinstance(i, Call):
-            arguments = program.functions[i.callee].arguments
-            pairs = zip(i.operands, arguments, strict=True)
+            pairs = zip(i.operands, program.functions[i.callee].arguments, strict=True)
             handed += [(view.buffer.number, inner.number) for view, inner in pairs]
         else:
             read = {view.buffer.number for view in i.operands}

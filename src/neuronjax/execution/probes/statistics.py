@@ -124,8 +124,7 @@ class Statistics(Shown):
                 "statistics of two programs cannot be merged",
                 remedy="merge statistics of calls with arguments of the same types",
             )
-        arrays = merged_arrays(self.arrays, other.arrays)
-        return replace(self, arrays=arrays)
+        return replace(self, arrays=merged_arrays(self.arrays, other.arrays))
 
     # -- reading -----------------------------------------------------------------------
 

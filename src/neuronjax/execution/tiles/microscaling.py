@@ -67,8 +67,7 @@ def nc_matmul_mx(i: Signature, x: Operands, c: TileContext) -> Results:
     split = 2 + i.attributes["stationary_scales"]
     left = _operand(x[0], _view(i, 0), x[2:split])
     right = _operand(x[1], _view(i, 1), x[split:])
-    order = FoldOrder(left.k, rows_per_cell=4)
-    return summed(i, left, right, order, c)
+    return summed(i, left, right, FoldOrder(left.k, rows_per_cell=4), c)
 
 
 def _view(i: Signature, operand: int) -> OperandView:
