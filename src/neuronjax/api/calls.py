@@ -169,7 +169,7 @@ class Selected:
     @property
     def types(self) -> tuple[type, ...]:
         """Return the types, since 2 and 2.0 are equal but give different programs."""
-        return tuple(map(type, (*self.args, *dict(self.kwargs).values())))
+        return tuple(map(type, (*self.args, *(value for _, value in self.kwargs))))
 
     def __call__(self, dynamic: tuple[tuple, dict]) -> tuple[tuple, dict]:
         """Return all arguments of a call whose other arguments are `dynamic`."""

@@ -349,12 +349,11 @@ def result_errors(path: str, result: Seen) -> dict[str, Any]:
         return {"path": path, **dict.fromkeys(FIGURES, 0.0)}
     with np.errstate(invalid="ignore", over="ignore"):
         errors = np.asarray(np.abs(found - wanted))
-        if not np.isfinite(np.linalg.norm(errors)):
+        if not np.isfinite(np.max(errors)):
             errors[alike(found, wanted)] = 0.0  # of Inf and NaN
-        sizes = np.linalg.norm(errors), _percentile99(errors) * math.sqrt(found.size)
-        most, scale = np.max(errors), np.linalg.norm(wanted)
-        scale = scale or math.sqrt(found.size)
-        figures = (*sizes, most * math.sqrt(found.size))
+        root = math.sqrt(found.size)
+        scale = np.linalg.norm(wanted) / root or 1.0
+        figures = np.linalg.norm(errors) / root, _percentile99(errors), np.max(errors)
         pairs = zip(FIGURES, figures, strict=True)
         return {"path": path, **{name: float(x / scale) for name, x in pairs}}
 

@@ -30,15 +30,13 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.numerics.host_kernels import choice
+from neuronjax.numerics.host_kernels.figures import NORMAL
 
 Arrays = Sequence[np.ndarray]
 Rule = Callable[[Arrays], Any]
 Function = Callable[..., Any]
 
 _FLOAT32 = np.dtype(np.float32)
-#: The smallest magnitude that is not flushed. An engine first rounds to the digits of a
-#: normal number and then flushes, so a magnitude just below 2^-126 becomes normal.
-_NORMAL = 2.0**-126 - 2.0**-151
 #: Results without subnormals, by `id`. They need no second search, because nothing
 #: writes to a result. Arguments are not among them: a caller may write to an argument.
 _NORMALS: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
@@ -106,7 +104,7 @@ def _has_below(x: np.ndarray, code: int) -> bool:
 
 def _without(x: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """Return `x`, but zeros where `exact`, the unrounded values, are subnormal."""
-    return np.where(np.abs(exact) < _NORMAL, np.copysign(np.float32(0), x), x)
+    return np.where(np.abs(exact) < NORMAL, np.copysign(np.float32(0), x), x)
 
 
 def _of_floats(name: str, i: Instruction) -> Rule:

@@ -120,11 +120,11 @@ class PartitionId(Collective):
 class Reduction(Collective):
     """A reduction over devices; each operand has a result."""
 
-    #: One of add, multiply, minimum, maximum; for integers and booleans also and, or,
-    #: xor.
+    #: The operation: add, multiply, minimum or maximum, and for integers and booleans
+    #: also and, or, xor.
     op: str
-    #: The devices that reduce together; every device is in one group, all groups have
-    #: one size.
+    #: The devices that reduce together. Every device is in one group, and all groups
+    #: have the same size.
     groups: Groups
     plan: FoldPlan  # the order and the roundings of sums and products of floats
     #: The dtype in which operands and partial sums are sent, rounded to the operand's

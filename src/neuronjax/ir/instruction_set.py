@@ -85,8 +85,8 @@ class NcMatmul(Instruction):
     dimensions: DotDimensions  # which axes are batched and contracted
     #: Contraction rows per pass of the array (128, 256 in double-row mode).
     k_tile: int = 128
-    #: 1, or 2 if a cell adds the products of rows k and k + 128 before they enter the
-    #: column (double-row FP8).
+    #: How many products a cell adds before they enter the column: 2, of rows k and
+    #: k + 128, for double-row FP8, otherwise 1.
     rows_per_cell: int = 1
     passes: int = 1  # 1, or 4 for FP32 operands split into high and low halves
     #: The rows of a tile that are summed together, None for all; the sums of a tile are
@@ -160,7 +160,8 @@ class NcMatmulSparse(Instruction):
     `k_tile` compressed rows. The result is [batch, lhs free, rhs free] as in
     NcMatmulMx."""
 
-    #: The dimension numbers of values and moving; each has one axis of each kind.
+    #: The dimension numbers of the compressed values and of the moving side, each of
+    #: which has one axis of each kind.
     dimensions: DotDimensions
     #: Whether the stationary operand is the "lhs" or the "rhs" of the result.
     stationary: str

@@ -147,7 +147,7 @@ class Mesh:
 class Sharding:
     """How a tensor is split over the axes of a mesh (`sdy.sharding`).
 
-    An axis is given by its name; part of one as sdy prints it, "x:(1)2"."""
+    An axis is written as its name, and a part of an axis as sdy prints it: "x:(1)2"."""
 
     mesh: str | Mesh  # its name in `Program.meshes`, or a mesh of its own
     #: For every dimension, the axes over which it is split, slowest first.

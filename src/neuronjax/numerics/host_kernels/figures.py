@@ -72,6 +72,10 @@ LANE_FIGURES = {
     Lanes.ALONE: [Distance.ERROR2, Distance.REFERENCE2, *ASKED_BY[Told.STEP]],
 }
 
+#: The smallest magnitude that is not flushed. An engine first rounds to the digits of a
+#: normal number and then flushes, so a magnitude just below 2^-126 becomes normal.
+NORMAL = 2.0**-126 - 2.0**-151
+
 #: The factors of the hash that perturbs data, and how far it shifts bits to the right.
 FACTORS = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 SHIFTS = 29, 32, 11

@@ -25,15 +25,13 @@ from neuronjax.numerics.host_kernels.distance_kernel import (
     add_figures,
     blocks,
 )
-from neuronjax.numerics.host_kernels.figures import LANE_FIGURES, Lanes
+from neuronjax.numerics.host_kernels.figures import LANE_FIGURES, NORMAL, Lanes
 
 #: The arrays are three results, three arrays for each of two operands, and figures.
 ARRAYS, IS_WIDE = 10, True
 #: The types of the run, the reference and the perturbed run.
 _KINDS = F32, F64, F64
 _SMALLEST, _SIGN, _SIZE = 0x00800000, 0x80000000, 0x7FFFFFFF
-#: Engines flush a result whose exact magnitude is smaller, see `execution.arithmetic`.
-_NORMAL = 2.0**-126 - 2.0**-151
 
 
 def _square_root(c: Code, x: Value, _: Value) -> Value:
@@ -63,7 +61,7 @@ def _on_engine(c: Code, apply: Callable[..., Value], x: Sequence[Value]) -> Valu
         for y, b in zip(x, bits, strict=True)
     ]
     result, exact = apply(*given), apply(*_wide(c, given))
-    is_flushed = c.fcmp_ordered("<", absolute(c, exact), c.number(exact, _NORMAL))
+    is_flushed = c.fcmp_ordered("<", absolute(c, exact), c.number(exact, NORMAL))
     zero = c.bitcast(_signs(c, c.bitcast(result, c.like(result, 0).type)), result.type)
     return c.select(is_flushed, zero, result)
 
